@@ -11,15 +11,18 @@ import itertools
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Tuple
 
 from launcher.agent import processes
 from launcher.common.errors import LaunchError
-from launcher.common.text import why_not_started
 from launcher.common.trusted_io import memory_file
 
 _MAX_SIDE_BY_SIDE = 4
@@ -27,7 +30,6 @@ _MAX_SIDE_BY_SIDE = 4
 _MAX_PROCESSES, _MAX_THREADS, _MAX_FRAMES, _MAX_CHARACTERS = 8, 20, 100, 200
 #: The most that py-spy may print about one process, and this program about one task.
 _MAX_PRINTED_BYTES, _MAX_TASK_BYTES = 4 << 20, 32 << 10
-_POLL_SECONDS = 0.005
 #: A file of the program that belongs to Python, or of its library.
 _PYTHON_FILE = re.compile(r"/(lib)?python[\d.]*[a-z]*(\.so[\d.]*)?( \(deleted\))?$")
 #: What allows py-spy to read a process, by the number in ``kernel.yama.ptrace_scope``.
@@ -50,26 +52,19 @@ def take(arguments: Mapping[str, Any]) -> int:
             the program and the ``machine`` that it was built for; and how many ``seconds`` this may take.
     """
     until = time.monotonic() + arguments["seconds"]
-    tasks: Mapping[str, int] = arguments["tasks"]
-    notes: Dict[str, str] = {}
-    pids: Dict[str, List[int]] = {}
-    dumps: Dict[int, Tuple[int, bytes, bytes]] = {}
     try:
-        # The tasks are looked for first, because what is no Python needs no program.
-        pids = {task: _pythons_of(pid) for task, pid in tasks.items()}
-        notes = {task: "it is no Python program" for task in tasks if not pids[task]}
         program = _receive(arguments)
-        dumps = _dump(program, [pid for of_task in pids.values() for pid in of_task], until)
     except (LaunchError, OSError) as error:
-        notes.update(dict.fromkeys(pids or tasks, _reason(error)))
-    dumps_of = {task: [dumps[pid] for pid in pids.get(task, ()) if pid in dumps] for task in tasks}
-    sys.stdout.write(json.dumps([_answer(task, dumps_of[task], notes) for task in tasks]))
+        sys.stdout.write(json.dumps([{"tasks": [*arguments["tasks"]], "threads": [], "note": str(error)}]))
+        return 0
+    # py-spy inherits it. Our own output goes to a pipe, for which it does not count.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_PRINTED_BYTES, _MAX_PRINTED_BYTES))
+    pids = {task: _pythons_of(pid) for task, pid in arguments["tasks"].items()}
+    with ThreadPoolExecutor(_MAX_SIDE_BY_SIDE) as pool:
+        dumps = {pid: pool.submit(_dump, program, pid, until) for of_task in pids.values() for pid in of_task}
+        answers = [_answer(task, [dumps[pid].result() for pid in of_task]) for task, of_task in pids.items()]
+    sys.stdout.write(json.dumps(answers))
     return 0
-
-
-def _reason(error: Exception) -> str:
-    """Return why no stacks can be taken here, from the error of the attempt."""
-    return why_not_started(error) if isinstance(error, OSError) else str(error)
 
 
 def _receive(arguments: Mapping[str, Any]) -> int:
@@ -123,55 +118,46 @@ def _runs_python(pid: int) -> bool:
     return any(_PYTHON_FILE.search(line) for line in processes.lines_of(f"/proc/{pid}/maps"))
 
 
-def _dump(program: int, pids: List[int], until: float) -> Dict[int, Tuple[int, bytes, bytes]]:
-    """Run py-spy for processes, a few at a time.
+def _dump(program: int, pid: int, until: float) -> Tuple[int, bytes, bytes]:
+    """Run py-spy for a process.
 
     Args:
         program: The descriptor of the program.
-        pids: The processes.
+        pid: The process.
         until: When to give up (monotonic).
 
     Returns:
-        For each process the exit status of py-spy, what it printed, and its stderr. A process whose turn did
-        not come is missing.
+        The exit status of py-spy, which is negative if it was killed, what it printed, and its stderr.
     """
-    waiting = list(pids)
-    running: Dict[int, Tuple[subprocess.Popen[bytes], int, int]] = {}
-    dumps: Dict[int, Tuple[int, bytes, bytes]] = {}
-    while running or (waiting and time.monotonic() < until):
-        while waiting and len(running) < _MAX_SIDE_BY_SIDE and time.monotonic() < until:
-            pid, out, err = waiting.pop(0), memory_file("stacks"), memory_file("errors")
-            argv = [f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid)]
-            found = processes.read_process(pid)
-            # It need not pause a process that is suspended, and cannot.
-            argv += ["--nonblocking"] if found is not None and found.state == "T" else []
-            null = subprocess.DEVNULL
-            process = subprocess.Popen(argv, stdin=null, stdout=out, stderr=err, pass_fds=[program])
-            running[pid] = process, out, err
-        for pid, (process, out, err) in list(running.items()):
-            # A process that py-spy has stopped goes on when py-spy is killed.
-            if time.monotonic() > until or os.fstat(out).st_size > _MAX_PRINTED_BYTES:
-                process.kill()
-            if process.poll() is not None:
-                printed = [os.pread(fd, _MAX_PRINTED_BYTES, 0) for fd in (out, err)]
-                dumps[pid] = process.returncode, printed[0], printed[1]
-                os.close(out)
-                os.close(err)
-                del running[pid]
-        time.sleep(_POLL_SECONDS)
-    return dumps
+    argv = [f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid)]
+    found = processes.read_process(pid)
+    # It need not pause a process that is suspended, and cannot.
+    argv += ["--nonblocking"] if found is not None and found.state == "T" else []
+    with open(memory_file("stacks"), "w+b") as out, open(memory_file("errors"), "w+b") as errors:
+        seconds, status = until - time.monotonic(), -signal.SIGKILL
+        # A process that py-spy has stopped goes on when py-spy is killed.
+        with suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                pass_fds=[program],
+                timeout=max(0.0, seconds),
+                check=False,
+            ).returncode
+        return status, os.pread(out.fileno(), _MAX_PRINTED_BYTES, 0), os.pread(errors.fileno(), 9999, 0)
 
 
-def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]], notes: Mapping[str, str]) -> Dict[str, Any]:
+def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]]) -> Dict[str, Any]:
     """Return the stacks of a task for the launcher, or a note why there are none.
 
     Args:
         task: The task.
         dumps: What `_dump` returned for its processes.
-        notes: What is known about the task already, by its name.
     """
     threads: List[Dict[str, Any]] = []
-    note = notes.get(task, "" if dumps else "there was no time for it")
+    note = "" if dumps else "it is no Python program"
     for number, (status, printed, errors) in enumerate(dumps, 1):
         try:
             found = [_thread(thread) for thread in json.loads(printed)]
@@ -185,21 +171,17 @@ def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]], notes: Mapping[str
     del threads[_MAX_THREADS:]
     while len(threads) > 1 and len(json.dumps(threads)) > _MAX_TASK_BYTES:
         threads.pop()
-    return {"task": task, "threads": threads, "note": "" if threads else note}
+    return {"tasks": [task], "threads": threads, "note": "" if threads else note}
 
 
 def _thread(thread: Mapping[str, Any]) -> Dict[str, Any]:
     """Return a thread of py-spy's JSON with what the launcher needs of it."""
     # Below that are the frames of a fork server.
     of_program = itertools.takewhile(lambda frame: frame["filename"] != "launch-template", thread["frames"])
-    frames = [
-        {
-            "function": str(frame["name"])[:_MAX_CHARACTERS],
-            "file": str(frame["filename"])[-_MAX_CHARACTERS:],
-            "line": max(0, int(frame["line"])),
-        }
-        for frame in itertools.islice(of_program, _MAX_FRAMES)
-    ]
+    frames = []
+    for frame in itertools.islice(of_program, _MAX_FRAMES):
+        file = os.path.basename(frame["filename"])[-_MAX_CHARACTERS:]
+        frames.append(f"{frame['name'][:_MAX_CHARACTERS]} ({file}:{frame['line']})")
     # A program that has imported no module `threading` names no thread.
     name = thread["thread_name"] or ("MainThread" if thread["os_thread_id"] == thread["pid"] else "unnamed")
     return {"name": str(name)[:_MAX_CHARACTERS], "frames": frames}

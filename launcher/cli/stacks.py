@@ -11,10 +11,9 @@ from launcher.backends.queued_runs import relayed
 from launcher.cli.run_names import SELECTED, run_and_tasks
 from launcher.common.errors import LaunchError
 from launcher.config.settings import Group, Setting, Settings, switch
-from launcher.config.values import duration
 from launcher.output.renderers import record_as_dict
 from launcher.runs.run import RunState, selected, tasks
-from launcher.runs.stacks import STACKS_TIMEOUT_SECONDS, stack_lines, stacks_of
+from launcher.runs.stacks import stack_lines, stacks_of
 
 SUMMARY = "show where tasks are, by their Python stacks, while they go on"
 
@@ -26,12 +25,8 @@ launch stacks k3f9m ps        the ps of another run
 The odd task comes first. Exit code: 0 there are stacks; 2 there is no such
 run or task; 125 there are none, or the launcher cannot be asked."""
 
-TIMEOUT = Setting(
-    "timeout", duration, f"time limit for the hosts: 20s, 1m (default: {STACKS_TIMEOUT_SECONDS:g})",
-    metavar="S", default=STACKS_TIMEOUT_SECONDS,
-)  # fmt: skip
-JSON = Setting("json", switch, "print JSON, with the paths of files", default=False)
-GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (TIMEOUT, JSON)))
+JSON = Setting("json", switch, "print JSON", default=False)
+GROUPS = (Group("positional arguments", (SELECTED,)), Group("options", (JSON,)))
 
 
 def run(settings: Settings) -> int:
@@ -45,15 +40,14 @@ def run(settings: Settings) -> int:
         LaunchError: No task runs, or the launcher cannot be asked.
     """
     target_run, names = run_and_tasks(settings[SELECTED])
-    seconds = settings[TIMEOUT]
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
-    options = ["--timeout", f"{seconds:g}", *(["--json"] if settings[JSON] else [])]
+    options = ["--json"] if settings[JSON] else []
     if (code := relayed(target_run, "stacks", *options, target_run.paths.root, *names)) is not None:
         return code
     selected(tasks(target_run), names)
     if target_run.state is RunState.ENDED:
         raise LaunchError(f"{target_run.called} has ended")
-    groups = stacks_of(target_run, names, seconds)
+    groups = stacks_of(target_run, names)
     if settings[JSON]:
         print(json.dumps([record_as_dict(group) for group in groups], indent=2))
     else:

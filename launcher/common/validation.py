@@ -40,7 +40,6 @@ RANGES: Mapping[str, Tuple[float, float]] = {
     "gpu": (0, 100),
     "gpu_memory": _BYTE_RANGE,
     "leftovers": _PROCESS_RANGE,
-    "line": _COUNT_RANGE,
     "memory": _BYTE_RANGE,
     "mode": (0, 0o777),
     "mtime_ns": (-(1 << 62), 1 << 62),

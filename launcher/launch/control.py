@@ -327,13 +327,13 @@ class Control:
         """
         machine, taker = self._job.machine, self._job.stacks()
         tasks = selected(machine.state.tasks.keys(), request.tasks)
+        if not (pids := machine.pids(tasks)):
+            raise LaunchError("none of these tasks runs now")
         if request.take:
-            taker.forget(tasks)
-            if not (pids := machine.pids(tasks)):
-                raise LaunchError("none of these tasks runs now")
             taker.take(pids)
-        taking = [task for task in tasks if task in taker.taking]
-        return {"groups": [record_as_dict(group) for group in taker.groups(tasks)], "taking": taking}
+        running = [task for on_host in pids.values() for task in on_host]
+        groups = [record_as_dict(group) for group in taker.groups(running)]
+        return {"groups": groups, "taking": [task for task in running if task in taker.taking]}
 
     def _measure(self) -> None:
         """Ask the hosts for the memory of their tasks that have not told it lately.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 #: How long the stacks of tasks that hang may take before the tasks are stopped.
 _STACKS_SECONDS = 5.0
+_STACKS_POLL_SECONDS = 0.05
 #: The pause between two looks for the reason of an agent's exit.
 _POLL_SECONDS = 0.01
 #: Events that are not shown, because `events.TaskMoved` contains what they say.
@@ -272,13 +273,15 @@ class Orchestrator:
 
         Meanwhile the timer is set, so that it can be cancelled.
         """
+        taker, deadline = self._stacks(), time.monotonic() + _STACKS_SECONDS
+        taker.take(self._machine.pids(tasks))
 
-        def go_on() -> None:
-            """Show what is known, and let the supervisor handle the timer, unless it was cancelled."""
-            if self._timers.get(timer) is not handle:
+        def look() -> None:
+            """Wait a little longer, or show what is known, and let the supervisor handle the timer."""
+            if taker.taking.intersection(tasks) and time.monotonic() < deadline:
+                self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_POLL_SECONDS, look)
                 return
-            del self._timers[timer]
-            handle.cancel()
+            self._timers.pop(timer, None)
             taker.give_up()
             lines, text = taker.describe(tasks)
             for line in lines:
@@ -286,10 +289,7 @@ class Orchestrator:
             self._machine.note_stacks(text)
             self._execute(self._machine.time_up(timer, events.now()))
 
-        taker = self._stacks()
-        handle = self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_SECONDS, go_on)
-        taker.forget(tasks)
-        taker.take(self._machine.pids(tasks), on_done=go_on)
+        look()
 
     def _note_delayed_output(self) -> None:
         """Tell the supervisor that output may be late, so that no task counts as silent because of that."""

@@ -6,6 +6,7 @@ which travels to a host only for this, in small pieces, so that commands to the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError, TransportError
+from launcher.common.record import replace
 from launcher.common.validation import FieldReader
 from launcher.event_loop import EventLoop, TimerHandle
-from launcher.runs.stacks import StackGroup, TaskStacks, fold, program_path, stack_lines, summary_lines
+from launcher.runs.stacks import Stacks, fold, program_path, stack_lines, summary_lines
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -34,7 +36,6 @@ _HOST_SECONDS, _SECONDS_THERE = 25.0, 20.0
 _MAX_HOSTS_AT_ONCE = 16
 #: So many lines say where tasks hang, and so many show all functions.
 _MAX_SUMMARY_LINES, _MAX_LINES = 10, 200
-_NO_TIME = "there was no time for it"
 _ENTRY = "launcher.agent.stacks:take"
 _PIECE_BYTES = 64 << 10
 #: A host may answer with so many bytes for each task.
@@ -51,46 +52,27 @@ class StackTaker:
 
     def __init__(self, loop: EventLoop, run: Callable[[str, str, object], RemoteProgram]) -> None:
         self._loop, self._run = loop, run
-        #: The tasks whose stacks are being taken, and the last stacks of the others.
+        #: The tasks whose stacks are being taken, and the last stacks of each task.
         self.taking: set[TaskId] = set()
-        self.taken: dict[TaskId, TaskStacks] = {}
+        self._taken: dict[TaskId, Stacks] = {}
         #: The hosts whose turn has not come, with the pids of their tasks.
         self._waiting: deque[tuple[str, Mapping[TaskId, int]]] = deque()
         self._dumps: set[_HostDump] = set()
         #: The program, compressed, and what hosts must know about it. Empty until it was first needed.
         self._program, self._facts = b"", dict[str, object]()
-        self._is_reading = False
-        #: Those who wait for the stacks of tasks.
-        self._waiters: list[tuple[frozenset[TaskId], Callable[[], object]]] = []
 
-    def take(
-        self, pids: Mapping[str, Mapping[TaskId, int]], on_done: Callable[[], object] = lambda: None
-    ) -> None:
-        """Begin to take stacks.
-
-        Args:
-            pids: The pids of the tasks of each host.
-            on_done: Called once, later, when those of all these tasks are taken, or cannot be.
-        """
-        self._waiters.append((frozenset(task for on_host in pids.values() for task in on_host), on_done))
+    def take(self, pids: Mapping[str, Mapping[TaskId, int]]) -> None:
+        """Begin to take the stacks of tasks, whose pids are given by their hosts."""
         for host, on_host in pids.items():
             if wanted := {task: pid for task, pid in on_host.items() if task not in self.taking}:
                 self.taking.update(wanted)
                 self._waiting.append((host, wanted))
-        if self._program:
-            self._start()
-        elif self._waiting and not self._is_reading:
-            self._is_reading = True
-            self._loop.run_in_thread(read_program, self._on_program)
+        self._loop.run_in_thread(read_program, self._on_program)
 
-    def forget(self, tasks: Collection[TaskId]) -> None:
-        """Forget the stacks of tasks that were taken before."""
-        for task in self.taken.keys() & tasks:
-            del self.taken[task]
-
-    def groups(self, tasks: Iterable[TaskId]) -> list[StackGroup]:
-        """Return the stacks of those of these tasks for which they are known, folded."""
-        return fold(self.taken[task] for task in tasks if task in self.taken)
+    def groups(self, tasks: Iterable[TaskId]) -> list[Stacks]:
+        """Return the stacks of those of these tasks for which they were taken, folded."""
+        known = (task for task in tasks if task in self._taken and task not in self.taking)
+        return fold(map(self._taken.__getitem__, known))
 
     def describe(self, tasks: Iterable[TaskId]) -> tuple[list[str], str]:
         """Return where tasks are, for the user: a line for each group, and a text with all functions."""
@@ -98,50 +80,42 @@ class StackTaker:
         lines = itertools.islice(stack_lines(groups), _MAX_LINES)
         return [*itertools.islice(summary_lines(groups), _MAX_SUMMARY_LINES)], "\n".join(lines)
 
-    def give_up(self) -> None:
+    def give_up(self, note: str = "there was no time for it") -> None:
         """Give up what is under way, so that commands to the hosts need not wait for it."""
         while self._waiting:
-            self._note(self._waiting.popleft()[1], _NO_TIME)
+            self._keep(_without_stacks(self._waiting.popleft()[1], note))
         for dump in [*self._dumps]:
-            dump.finish(_NO_TIME)
+            dump.finish(note)
 
     def _on_program(self, reading: Future[tuple[bytes, dict[str, object]]]) -> None:
         """Begin with the hosts that wait for the program, or note why there is none."""
-        self._is_reading = False
         try:
             self._program, self._facts = reading.result()
+            self._start()
         except (LaunchError, OSError) as error:
-            while self._waiting:
-                self._note(self._waiting.popleft()[1], str(error))
-        self._start()
+            self.give_up(str(error))
 
     def _start(self) -> None:
         """Ask hosts that wait, as many as may be asked at a time."""
-        while self._waiting and self._program and len(self._dumps) < _MAX_HOSTS_AT_ONCE:
+        while self._waiting and len(self._dumps) < _MAX_HOSTS_AT_ONCE:
             host, pids = self._waiting.popleft()
             try:
                 program = self._run(host, _ENTRY, {**self._facts, "tasks": pids, "seconds": _SECONDS_THERE})
             except TransportError as error:
-                self._note(pids, str(error))
+                self._keep(_without_stacks(pids, str(error)))
                 continue
             self._dumps.add(_HostDump(self._loop, program, self._program, pids, self._on_done))
 
-    def _on_done(self, dump: _HostDump, stacks: Mapping[TaskId, TaskStacks], note: str) -> None:
+    def _on_done(self, dump: _HostDump, stacks: Mapping[TaskId, Stacks]) -> None:
         """Keep what a host has answered, and ask the next one."""
         self._dumps.discard(dump)
-        self.taken.update(stacks)
-        self.taking.difference_update(stacks)
-        self._note([task for task in dump.tasks if task not in stacks], note)
+        self._keep(stacks)
         self._start()
 
-    def _note(self, tasks: Collection[TaskId], note: str) -> None:
-        """Note why there are no stacks of tasks, and call those who wait for nothing else."""
-        self.taken.update((task, TaskStacks(task, note=note)) for task in tasks)
-        self.taking.difference_update(tasks)
-        done = [waiter for waiter in self._waiters if not waiter[0] & self.taking]
-        self._waiters = [waiter for waiter in self._waiters if waiter not in done]
-        for _, on_done in done:
-            self._loop.call_soon(on_done)
+    def _keep(self, stacks: Mapping[TaskId, Stacks]) -> None:
+        """Keep the stacks of tasks, or the notes why there are none."""
+        self._taken.update(stacks)
+        self.taking.difference_update(stacks)
 
 
 class _HostDump:
@@ -152,7 +126,7 @@ class _HostDump:
         program: The program, which reads py-spy from its stdin.
         content: What is sent to it.
         tasks: The tasks.
-        on_done: Called once at the end, with the stacks, and why those of other tasks are missing.
+        on_done: Called once at the end, with the stacks of all these tasks, or notes why there are none.
     """
 
     def __init__(
@@ -161,7 +135,7 @@ class _HostDump:
         program: RemoteProgram,
         content: bytes,
         tasks: Collection[TaskId],
-        on_done: Callable[[_HostDump, Mapping[TaskId, TaskStacks], str], None],
+        on_done: Callable[[_HostDump, Mapping[TaskId, Stacks]], None],
     ) -> None:
         self.tasks = frozenset(tasks)
         self._loop, self._program, self._on_done = loop, program, on_done
@@ -201,14 +175,20 @@ class _HostDump:
         self._timer = None
         self._loop.watch(self._program.fileno())  # Without a function it is no longer watched.
         self._program.close()
-        stacks: dict[TaskId, TaskStacks] = {}
+        stacks = _without_stacks(self.tasks, note)
         with suppress(ValueError, RecursionError, TypeError, ProtocolError):  # It has not come, or is wrong.
             reader = FieldReader(tasks=self.tasks)
-            found = [TaskStacks(*reader.read(TaskStacks, fields)) for fields in json.loads(self._answer)]
-            stacks = {each.task: each for each in found}
-        self._on_done(self, stacks, note)
+            for each in [Stacks(*reader.read(Stacks, fields)) for fields in json.loads(self._answer)]:
+                stacks.update((task, replace(each, tasks=(task,))) for task in each.tasks)
+        self._on_done(self, stacks)
 
 
+def _without_stacks(tasks: Iterable[TaskId], note: str) -> dict[TaskId, Stacks]:
+    """Return the note why there are no stacks of tasks, for each of them."""
+    return {task: Stacks((task,), note=note) for task in tasks}
+
+
+@functools.cache
 def read_program() -> tuple[bytes, dict[str, object]]:
     """Return the program of py-spy, compressed, and what hosts must know about it. This blocks.
 

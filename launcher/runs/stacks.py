@@ -15,14 +15,14 @@ from typing import Any
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError, ProtocolError
-from launcher.common.record import Record
+from launcher.common.record import Record, replace
 from launcher.common.validation import FieldReader
 from launcher.itself import PACKAGE_FOLDER
 from launcher.runs.client import ask, unreachable
 from launcher.runs.run import Run
 
-#: How long the hosts of a job of usual size may take.
-STACKS_TIMEOUT_SECONDS = 10.0
+#: How long the hosts of even a large job may take.
+_MAX_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 #: The distribution that takes stacks, and the name of its program.
 PROGRAM_NAME = "py-spy"
@@ -32,48 +32,19 @@ _MAX_PRINTED_FRAMES = 30
 _MAIN_THREAD = "MainThread"
 
 
-class StackFrame(Record):
-    """A function that a thread is in."""
-
-    function: str
-    #: The path of its file on the host.
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        """Return the frame for the user, with the file's name alone."""
-        return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})"
-
-
 class ThreadStack(Record):
     """The Python stack of a thread at one moment."""
 
     name: str
-    #: The innermost function comes first.
-    frames: tuple[StackFrame, ...]
+    #: The innermost function comes first, as in ``step (train.py:7)``.
+    frames: tuple[str, ...]
 
 
-class TaskStacks(Record):
-    """The Python stacks of a task at one moment."""
-
-    task: TaskId
-    #: The threads of all its Python processes that run Python code. The main one comes first.
-    threads: tuple[ThreadStack, ...] = ()
-    #: Why there are none, for the user. Otherwise empty.
-    note: str = ""
-
-    @property
-    def place(self) -> tuple[object, ...]:
-        """What is equal for tasks that are at the same place in the same program."""
-        frames = self.threads[0].frames if self.threads else ()
-        return (self.task.role, self.note, tuple((frame.function, str(frame)) for frame in frames))
-
-
-class StackGroup(Record):
-    """Tasks of a role that are at the same place: their main threads have equal stacks."""
+class Stacks(Record):
+    """The Python stacks of a task at one moment, or of tasks of a role that are at the same place."""
 
     tasks: tuple[TaskId, ...]
-    #: The stacks of the first of the tasks.
+    #: The threads of all Python processes of the first task that run Python code. The main one comes first.
     threads: tuple[ThreadStack, ...] = ()
     #: Why there are none, for the user. Otherwise empty.
     note: str = ""
@@ -93,48 +64,44 @@ class StackGroup(Record):
         return f"{first.role}[{','.join(ranges)}]"
 
 
-def fold(stacks: Iterable[TaskStacks]) -> list[StackGroup]:
-    """Return the stacks of tasks with those folded that are at the same place.
+def fold(stacks: Iterable[Stacks]) -> list[Stacks]:
+    """Return the stacks of tasks with those folded whose main threads are at the same place.
 
     Returns:
         The groups. The smallest comes first, because the odd task is the one that is looked for. Tasks
         without stacks come last.
     """
-    groups: dict[tuple[object, ...], list[TaskStacks]] = {}
+    groups: dict[tuple[object, ...], list[Stacks]] = {}
     for each in stacks:
-        groups.setdefault(each.place, []).append(each)
-    folded = sorted(groups.values(), key=lambda group: (bool(group[0].note), len(group)))
-    return [
-        StackGroup(tuple(each.task for each in group), group[0].threads, group[0].note) for group in folded
+        place = each.tasks[0].role, each.note, each.threads[0].frames if each.threads else ()
+        groups.setdefault(place, []).append(each)
+    folded = [
+        replace(group[0], tasks=tuple(itertools.chain.from_iterable(each.tasks for each in group)))
+        for group in groups.values()
     ]
+    return sorted(folded, key=lambda group: (bool(group.note), len(group.tasks)))
 
 
-def stacks_of(
-    run: Run, tasks: Collection[str] = (), seconds: float = STACKS_TIMEOUT_SECONDS
-) -> Sequence[StackGroup]:
+def stacks_of(run: Run, tasks: Collection[str] = ()) -> Sequence[Stacks]:
     """Let the hosts of a run take the Python stacks of tasks, which go on, and return them folded.
 
     Args:
         run: The run, whose launcher is a process of this machine.
         tasks: Names of tasks, roles and ranges. Empty: all that run.
-        seconds: How long to wait at most. A task whose host does not answer in time says so in its note.
 
     Raises:
         LaunchError: The launcher cannot be asked, or no task runs.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _MAX_SECONDS
     request: Mapping[str, Any] = {"request": "stacks", "tasks": [*tasks]}
     try:
-        answer = ask(run, {**request, "take": True}, seconds)
+        answer = ask(run, {**request, "take": True})
         while answer["taking"] and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            answer = ask(run, request, max(_POLL_SECONDS, deadline - time.monotonic()))
-        reader = FieldReader(trusted=True)
-        late = [
-            TaskStacks(TaskId(task), note=f"its host has not answered within {seconds:g}s")
-            for task in answer["taking"]
-        ]
-        return [*(StackGroup(*reader.read(StackGroup, group)) for group in answer["groups"]), *fold(late)]
+            answer = ask(run, request)
+        reader, note = FieldReader(trusted=True), f"its host has not answered within {_MAX_SECONDS:g}s"
+        late = [Stacks((TaskId(task),), note=note) for task in answer["taking"]]
+        return [*(Stacks(*reader.read(Stacks, group)) for group in answer["groups"]), *fold(late)]
     except ConnectionError as error:
         raise LaunchError(unreachable(run)) from error
     except (LookupError, TypeError, ValueError, ProtocolError) as error:
@@ -160,7 +127,7 @@ def program_path() -> str:
     return os.path.realpath(path)
 
 
-def stack_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
+def stack_lines(groups: Sequence[Stacks]) -> Iterator[str]:
     """Yield the lines that show stacks to the user: each group with its functions."""
     for group in groups:
         same = ": the same" if len(group.tasks) > 1 and not group.note else ":"
@@ -174,7 +141,7 @@ def stack_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
                 yield f"    ... {left_out} more"
 
 
-def summary_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
+def summary_lines(groups: Sequence[Stacks]) -> Iterator[str]:
     """Yield a line for each group: its tasks, and the innermost function of their main thread."""
     for group in groups:
         if group.threads and group.threads[0].frames:

@@ -48,12 +48,12 @@ def _check(backend: Backend, workers: int, hang_seconds: int, *options: str) -> 
     """Take the stacks of a job whose last worker hangs."""
     words = (*options, "--", "python3", "-c", HANGS, str(hang_seconds))
     started = backend.up(*words, workers=workers)
-    text = backend.beside("stacks", "--timeout", "1m").wait(SOON, code=0).out
-    odd, others = json.loads(backend.beside("stacks", "--timeout", "1m", "--json").wait(SOON, code=0).out)
+    text = backend.beside("stacks").wait(SOON, code=0).out
+    odd, others = json.loads(backend.beside("stacks", "--json").wait(SOON, code=0).out)
     assert odd["tasks"] == [f"worker/{workers - 1}"]
-    assert [frame["function"] for frame in odd["threads"][0]["frames"]] == ["wait_for_data", "<module>"]
+    assert [frame.split()[0] for frame in odd["threads"][0]["frames"]] == ["wait_for_data", "<module>"]
     assert others["tasks"] == [f"worker/{number}" for number in range(workers - 1)]
-    assert others["threads"][0]["frames"][0]["function"] == "all_reduce"
+    assert others["threads"][0]["frames"][0].startswith("all_reduce (<string>:")
     assert text.startswith(f"worker/{workers - 1}:\n    wait_for_data (<string>:")
     ended = started.wait(SOON + hang_seconds, code=0)
     assert ended.out.count("went on") == workers

@@ -151,11 +151,11 @@ def test_stacks_of_what_a_shell_has_started_and_of_no_python(launch: Launch, run
         "-c",
         f"test $TASK_INDEX = 0 && {{ echo up; sleep 300; }}; {python}; true",
     )
-    shown = launch.here("stacks", "latest", "--timeout", "1m")
+    shown = launch.here("stacks", "latest")
     assert shown.code == 0
     assert shown.out == "worker/1:\n    <module> (<string>:1)\nworker/0: it is no Python program\n"
     for named in (["latest", "worker/0"], ["worker/0"]):
-        shown = launch.here("stacks", *named, "--timeout", "1m")
+        shown = launch.here("stacks", *named)
         assert (shown.code, shown.out) == (125, "worker/0: it is no Python program\n")
     for named in (["latest", "worker/7"], ["worker/7"]):
         shown = launch.here("stacks", *named)

@@ -15,7 +15,9 @@ from launcher.event_loop import EventLoop
 from launcher.launch import stacks
 from launcher.launch.stacks import StackTaker
 
-GOOD = {"task": "worker/0", "threads": [{"name": "a", "frames": [{"function": "f", "file": "g", "line": 1}]}]}
+GOOD = {"tasks": ["worker/0"], "threads": [{"name": "a", "frames": ["f (g:1)"]}]}
+
+TASKS = [TaskId(f"worker/{number}") for number in range(3)]
 
 
 class Answer:
@@ -56,13 +58,12 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], 
     def taken(answer_of: Callable[[str], Answer]) -> dict[str, str]:
         with EventLoop() as loop:
             taker = StackTaker(loop, cast(Any, lambda host, *_: answer_of(host)))
-            done: list[object] = []
             pids = {"bad": {TaskId("worker/1"): 7, TaskId("worker/2"): 8}, "good": {TaskId("worker/0"): 7}}
-            taker.take(pids, on_done=lambda: done.append(1))
-            loop.run_until(lambda: bool(done), 20)
-            assert done == [1] and not taker.taking
+            taker.take(pids)
+            loop.run_until(lambda: not taker.taking, 20)
+            assert not taker.taking
             taker.give_up()
-            return {task: each.note for task, each in taker.taken.items()}
+            return {task: each.note for each in taker.groups(TASKS) for task in each.tasks}
 
     yield taken
 
@@ -73,8 +74,8 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], 
         (b"", "", "did not answer"),
         (b"{", "", "did not answer"),
         (b"[" * 99_999, "", "did not answer"),
-        (json.dumps([{**GOOD, "task": "worker/0"}]).encode(), "", "did not answer"),
-        (json.dumps([{**GOOD, "task": "worker/1", "more": 1}]).encode(), "", "did not answer"),
+        (json.dumps([GOOD]).encode(), "", "did not answer"),
+        (json.dumps([{**GOOD, "tasks": ["worker/1"], "more": 1}]).encode(), "", "did not answer"),
         (b" " * (1 << 20), "", "too much|did not answer"),
         (None, "", "no answer within"),
         (b"", "bad: its agent has exited", "its agent has exited"),

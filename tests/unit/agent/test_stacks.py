@@ -14,7 +14,7 @@ from launcher.agent.spawn import Spawner
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 from launcher.common.validation import FieldReader
-from launcher.runs.stacks import TaskStacks
+from launcher.runs.stacks import Stacks
 
 
 def _thread(name: str | None = "MainThread", frames: int = 1, function: str = "f", **more: object) -> object:
@@ -36,17 +36,17 @@ def _thread(name: str | None = "MainThread", frames: int = 1, function: str = "f
 )
 def test_what_tasks_decide_is_bounded(printed: object, names: list[str]):
     """The launcher accepts it, and it is harmless for a terminal."""
-    answer = stacks._answer("worker/0", [(0, json.dumps(printed).encode(), b"")], {})
+    answer = stacks._answer("worker/0", [(0, json.dumps(printed).encode(), b"")])
     assert len(json.dumps(answer)) < 40_000
-    read = TaskStacks(*FieldReader(tasks={"worker/0"}).read(TaskStacks, answer))
+    read = Stacks(*FieldReader(tasks={"worker/0"}).read(Stacks, answer))
     assert [thread.name for thread in read.threads][: len(names)] == names
-    assert all(frame.function.isprintable() for thread in read.threads for frame in thread.frames)
+    assert all(frame.isprintable() for thread in read.threads for frame in thread.frames)
 
 
 @pytest.mark.parametrize("printed", [b"", b"{", b"[7]", b'[{"frames": 7}]', b"7", b"[" * 99_999])
 def test_what_is_no_answer_of_py_spy(printed: bytes):
-    answer = stacks._answer("worker/0", [(1, printed, b"Error: gone\nand more")], {})
-    assert answer == {"task": "worker/0", "threads": [], "note": "py-spy cannot read it: Error: gone"}
+    answer = stacks._answer("worker/0", [(1, printed, b"Error: gone\nand more")])
+    assert answer == {"tasks": ["worker/0"], "threads": [], "note": "py-spy cannot read it: Error: gone"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_no_answer_of_py_spy(printed: bytes):
 )
 def test_what_allows_it(monkeypatch: pytest.MonkeyPatch, scope: str, advice: str):
     monkeypatch.setattr(processes, "ptrace_scope", lambda: scope)
-    note = stacks._answer("worker/0", [(1, b"", b"Error: Permission Denied (os error 1)")], {})["note"]
+    note = stacks._answer("worker/0", [(1, b"", b"Error: Permission Denied (os error 1)")])["note"]
     assert "the kernel does not let py-spy read it" in note
     assert advice in note
 

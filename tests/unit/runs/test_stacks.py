@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from launcher.common.cluster import TaskId
-from launcher.runs.stacks import StackFrame, TaskStacks, ThreadStack, fold, stack_lines, summary_lines
+from launcher.runs.stacks import Stacks, ThreadStack, fold, stack_lines, summary_lines
 
 
-def _at(task: str, *functions: str, file: str = "/a/train.py", line: int = 7, **more: str) -> TaskStacks:
+def _at(task: str, *functions: str, line: int = 7, **more: str) -> Stacks:
     """The stacks of a task whose main thread is in these functions, the innermost first."""
-    frames = tuple(StackFrame(function, file, line) for function in functions)
-    return TaskStacks(TaskId(task), (ThreadStack("MainThread", frames),) if functions else (), **more)
+    frames = tuple(f"{function} (train.py:{line})" for function in functions)
+    return Stacks((TaskId(task),), (ThreadStack("MainThread", frames),) if functions else (), **more)
 
 
 def test_the_odd_one_comes_first_and_those_without_stacks_last():
-    """Tasks of a role are folded by function, file's name and line: not by the folder of the file."""
+    """Tasks of a role are folded by the places of their main threads."""
     workers = [_at(f"worker/{number}", "wait", "train") for number in (0, 1, 2, 4)]
     groups = fold(
         [
             *workers,
-            _at("worker/5", "wait", "train", file="/b/train.py"),
+            _at("worker/5", "wait", "train"),
             _at("worker/3", "sleep", "train"),
             _at("ps/0", "wait", "train"),
             _at("ps/1", note="it is no Python program"),

@@ -188,6 +188,8 @@ class Orchestrator:
                 self._connections.open(host, self._tasks_of(host.name))
             while self._machine.phase is not Phase.OVER:
                 self._run_one_turn()
+            if self._sampling is not None:
+                self._sampling.finish()
             self._tick_renderers()  # It shows the last events.
         finally:
             self._control.close()

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -76,7 +77,7 @@ class _Sampled:
 
 
 class SampleWriter:
-    """Writes samples to ``samples.jsonl``, which it keeps small. Only one thread at a time calls it.
+    """Writes samples to ``samples.jsonl``, which it keeps small. One thread at a time writes.
 
     Args:
         paths: The files of the run.
@@ -94,6 +95,8 @@ class SampleWriter:
         #: What was found since the caller has last taken it.
         self.findings: list[events.Noticed | events.StepsRead] = []
         self._finder, self._compared_at = Findings(), 0.0
+        #: At its end the job does not wait for the thread.
+        self._lock = threading.Lock()
 
     def write(self, measurements: Iterable[Measurement]) -> None:
         """Write a line with these measurements and the progress of their tasks.
@@ -101,6 +104,36 @@ class SampleWriter:
         Raises:
             OSError: The file cannot be written. The next line may be tried.
         """
+        with self._lock:
+            self._write(measurements)
+
+    def write_last(self, attempts: Mapping[TaskId, int]) -> None:
+        """Write how far tasks have come since their last samples, each at the moment when it printed that.
+
+        Args:
+            attempts: The last attempt of each task.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        with self._lock:
+            for task, attempt in attempts.items():
+                sampled, fields = self._sampled(task, attempt), dict[str, Any](attempt=attempt)
+                before = sampled.progress
+                self._add_progress(fields, task, sampled)
+                if sampled.progress != before:
+                    line = {"at": min(fields["printed_at"], events.now()), "tasks": {task: fields}}
+                    self._append(f"{_compact(line)}\n".encode())
+
+    def _sampled(self, task: TaskId, attempt: int) -> _Sampled:
+        """Return what is known about an attempt of a task, of which there may be no sample yet."""
+        sampled = self._tasks.get(task)
+        if sampled is None or sampled.attempt != attempt:
+            sampled = self._tasks[task] = _Sampled(attempt)
+        return sampled
+
+    def _write(self, measurements: Iterable[Measurement]) -> None:
+        """Write a line, as `write` does."""
         samples: dict[TaskId, dict[str, Any]] = {}
         at, had_given_up = events.now(), self._progress.has_given_up
         #: The tasks whose steps have changed, each with its attempt.
@@ -108,9 +141,7 @@ class SampleWriter:
         for measurement in measurements:
             event = measurement.event
             for task, attempt in measurement.attempts.items():
-                sampled = self._tasks.get(task)
-                if sampled is None or sampled.attempt != attempt:
-                    sampled = self._tasks[task] = _Sampled(attempt)
+                sampled = self._sampled(task, attempt)
                 fields: dict[str, Any] = {"attempt": attempt, "memory": event.memory[task]}
                 _add_cpu(fields, sampled, event.at, event.cpu_s.get(task), measurement.cpus)
                 for name, by_task in (("gpu", event.gpu), ("gpu_memory", event.gpu_memory)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,14 @@ class Sampling:
         if not self._is_under_way:
             self._is_under_way = True
             self._loop.call_soon(self._hand_over)
+
+    def finish(self) -> None:
+        """Write what tasks have printed since their last samples: the last metrics are what counts."""
+        if self._writer is not None:
+            tasks = self._machine.state.tasks
+            with suppress(OSError):  # The user was told, or can do without these samples.
+                self._writer.write_last({task: tasks[task].attempt for task in tasks})
+            self._on_findings([it for it in self._writer.findings if isinstance(it, events.Noticed)])
 
     def _hand_over(self) -> None:
         """Let a thread write what has been measured, if there is anything."""

@@ -67,6 +67,20 @@ def test_progress_is_read_when_a_log_has_changed(paths: RunPaths):
     assert last.step is None
 
 
+def test_the_last_steps_of_a_job(paths: RunPaths):
+    """They are written when the job ends, once."""
+    writer, log = SampleWriter(paths, 1, r"step (?P<step>\d+) loss (?P<loss>\S+)"), Path(paths.log(TASK))
+    log.write_text("step 1 loss 2.0\n")
+    writer.write([measurement(1)])
+    for _ in range(2):
+        log.write_text("step 1 loss 2.0\nstep 3 loss 0.5\n")
+        os.utime(log, (2e9, 2e9))  # Another clock.
+        writer.write_last({TASK: 1})
+    first, last = read(paths)
+    assert (first.step, last.step, last.metrics) == (1.0, 3.0, {"loss": 0.5})
+    assert last.at - first.at < 60
+
+
 def line(at: float, tasks: Mapping[str, Any]) -> bytes:
     return json.dumps({"at": at, "tasks": tasks}).encode()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 from statistics import median
 
@@ -94,15 +94,16 @@ def _measured(view: RunView) -> dict[str, Compared]:
         "tasks": _number(len(report.tasks)),
         "restarts": _number(report.restarts),
     }
-    by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
-    for samples in series.values():
-        names = dict.fromkeys(name for sample in samples for name in sample.metrics)
-        for name in [*names][:_MAX_METRICS]:
-            by_name[name].append([sample.metrics[name] for sample in samples if name in sample.metrics])
-    for name, tasks in by_name.items():
-        best = max if is_low_bad(name) else min
-        found[f"{name}, last"] = _number(median(values[-1] for values in tasks))
-        found[f"{name}, best"] = _number(best(value for values in tasks for value in values))
+    values: dict[str, list[float]] = defaultdict(list)
+    last: dict[str, dict[str, float]] = defaultdict(dict)
+    for task_name, samples in series.items():
+        for sample in samples:
+            for name, value in sample.metrics.items():
+                values[name].append(value)
+                last[name][task_name] = value
+    for name in [*values][:_MAX_METRICS]:
+        found[f"{name}, last"] = _number(median(last[name].values()))
+        found[f"{name}, best"] = _number((max if is_low_bad(name) else min)(values[name]))
     if speeds := [speed for samples in series.values() if (speed := steps_per_second(samples, inf))]:
         found["steps/s"] = _number(median(speeds))
     sizes: dict[str, list[int]] = defaultdict(list)

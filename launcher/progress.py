@@ -23,9 +23,10 @@ from launcher.job import SERVICE_ROLES
 TAIL_BYTES = 4096
 _MAX_LINES = 50
 _MAX_METRICS = 16
-#: How many seconds of CPU time ``--progress`` may take for the end of one log, and on average.
-_MAX_PATTERN_SECONDS = 0.05
-_MAX_MEAN_PATTERN_SECONDS = 0.005
+#: How many seconds of CPU time ``--progress`` may take for the end of a log, and how long for one line on a
+#: machine whose processors are busy.
+_MAX_CPU_SECONDS = 0.02
+_MAX_LINE_SECONDS = 0.2
 #: When a form has not been found so often, but another one, that takes its place.
 _MAX_MISSES = 10
 _MAX_SHAPES = 16
@@ -89,8 +90,6 @@ class ProgressReader:
             self._pattern = regex.compile(pattern)
         #: Whether the user has said how steps look, and whether that was given up because it took too long.
         self.is_by_user, self.has_given_up = pattern is not None, False
-        #: The CPU time that the pattern has taken so far, and how often it was used.
-        self._seconds, self._readings = 0.0, 0
         #: What was recognized in the output of each task. It is new with each attempt.
         self._attempts: dict[TaskId, tuple[int, _Recognition]] = {}
 
@@ -119,20 +118,18 @@ class ProgressReader:
 
     def _read_by_pattern(self, pattern: Any, lines: Sequence[str]) -> Progress | None:
         """Return the progress by the last line that the pattern of the user matches."""
-        start, progress, is_slow = time.thread_time(), None, False
-        try:
-            for line in reversed(lines):
-                # Other threads go on meanwhile.
-                match = pattern.search(line, timeout=_MAX_PATTERN_SECONDS, concurrent=True)
-                if match and (progress := _progress_of(match.groupdict())) is not None:
-                    break
-        except TimeoutError:
-            is_slow = True
-        took = time.thread_time() - start
-        self._readings, self._seconds = self._readings + 1, self._seconds + took
-        is_slow = is_slow or self._seconds > max(1.0, _MAX_MEAN_PATTERN_SECONDS * self._readings)
-        self.has_given_up = is_slow or took > _MAX_PATTERN_SECONDS
-        return progress
+        start = time.thread_time()
+        for line in reversed(lines):
+            try:  # Other threads go on meanwhile.
+                match = pattern.search(line, timeout=_MAX_LINE_SECONDS, concurrent=True)
+            except TimeoutError:
+                match = None
+            if time.thread_time() - start > _MAX_CPU_SECONDS:
+                self.has_given_up = True
+                return None
+            if match and (progress := _progress_of(match.groupdict())) is not None:
+                return progress
+        return None
 
 
 def _progress_of(groups: Mapping[str, str | None]) -> Progress | None:
@@ -238,9 +235,8 @@ class _Recognition:
         if self._shape not in found:
             self._shape = [*found][-1]
         last = found[self._shape]
-        before = last.string[: last.start()].rpartition("] ")[
-            2
-        ]  # Without the prefix of a log, which has numbers.
+        # The prefix of a log, which has numbers, is left out.
+        before = last.string[: last.start()].rpartition("] ")[2]
         metrics = {**_metrics(before, _CLEAR_METRIC), **_metrics(last.string[last.end() :], _METRIC)}
         return Progress(int(last[1]), int(last[2]) if last[2] else None, metrics)
 

@@ -7,6 +7,7 @@ of an earlier launcher of the run says. A report that cannot be written never ch
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -96,19 +97,15 @@ def with_progress(report: Report, paths: RunPaths) -> Report:
 
 
 def _points(samples: Sequence[Sample], count: int) -> Iterator[ProgressPoint]:
-    """Yield the steps in samples, at most so many, spread evenly from the first to the last."""
-    changes: list[Sample] = []
+    """Yield the steps in samples, at most so many, spread evenly until the last one."""
+    firsts: dict[tuple[int, float], Sample] = {}
     for sample in samples:
-        before = changes[-1] if changes else None
-        if sample.step is not None and (
-            before is None or (before.attempt, before.step) != (sample.attempt, sample.step)
-        ):
-            changes.append(sample)
-    last = len(changes) - 1
-    places = {last - last * number // max(1, count - 1) for number in range(count)} if changes else ()
-    for sample in (changes[place] for place in sorted(places)):
+        if sample.step is not None and abs(sample.step) < _MAX_NUMBER:
+            firsts.setdefault((sample.attempt, sample.step), sample)
+    every = max(1, math.ceil(len(firsts) / count))
+    for (attempt, step), sample in [*firsts.items()][::-every][::-1]:
         metrics = {name: value for name, value in sample.metrics.items() if abs(value) < _MAX_NUMBER}
-        yield ProgressPoint(sample.at, sample.attempt, min(sample.step or 0.0, _MAX_NUMBER), metrics)
+        yield ProgressPoint(sample.at, attempt, step, metrics)
 
 
 def unstarted_report(run_name: str, placement: Placement, started_at: float, error: BaseException) -> Report:

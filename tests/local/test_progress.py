@@ -10,31 +10,30 @@ from tests.conftest import Launch
 from tests.seeing import last_run
 
 PATTERN = r"it (?P<step>\d+) (?P<loss>\S+)"
-#: Prints five steps, the last ones with a loss that is no number, and then only moves a bar.
+#: Prints steps, the last one with a loss that is no number, and then only moves a bar.
 HANGS = r"""
-for step in 1 2 3 4 5; do echo "it $step $(test $step -lt 4 && echo 0.$step || echo nan)"; sleep 0.5; done
+echo it 1 0.5; echo it 2 nan
 while :; do printf 'bar %s\r' $((n += 1)); sleep 0.05; done
 """
 
 
 @pytest.mark.promise("`--progress`: steps as the user says, which `--stall` counts; a pattern harms nothing")
 def test_a_hang_behind_a_moving_bar(launch: Launch):
-    launch("--stall", "3", "--progress", PATTERN, "--", "sh", "-c", HANGS, code=124)
+    launch("--stall", "1", "--progress", PATTERN, "--", "sh", "-c", HANGS, code=124)
     run = last_run(launch)
     failure, (task,) = run.report["failure"], run.report["tasks"]
-    assert failure["reason"] == "stalled" and "made no step for 3" in failure["text"]
+    assert failure["reason"] == "stalled" and "made no step for 1" in failure["text"]
     noticed = [event for event in run.events if event["event"] == "Noticed"]
     assert [(event["kind"], event["task"]) for event in noticed] == [("nan", "worker/0")]
-    steps = [point["step"] for point in task["progress"]]
-    assert steps == sorted(steps) and steps[-1] == 5
-    assert all(point["attempt"] == 1 and "loss" not in point["metrics"] for point in task["progress"][-1:])
+    last = task["progress"][-1]
+    assert (last["attempt"], last["step"], last["metrics"]) == (1, 2, {})
 
 
 def test_a_pattern_that_takes_for_ever(launch: Launch, tmp_path: Path):
-    """The job goes on, and its output counts for ``--stall`` again."""
-    job = "command: [sh, -c, 'for i in $(seq 60); do echo 1 {x}; sleep 0.1; done']\nroles: {{worker: 1}}\n"
+    """The user is told once, and the job goes on."""
+    until = f"until grep -q Noticed {launch.state}/*/events.jsonl; do echo 1 {'x' * 100}; sleep 0.1; done"
     pattern = r"progress: '(?P<step>\d+) (.*.*.*.*.*.*)+[yz]'"
-    (tmp_path / "job.yaml").write_text(f"{job.format(x='x' * 100)}stall: 3\n{pattern}\n")
+    (tmp_path / "job.yaml").write_text(f"command: [sh, -c, '{until}']\nroles: {{worker: 1}}\n{pattern}\n")
     launch(tmp_path / "job.yaml", code=0)
     events = last_run(launch).events
     assert [event["kind"] for event in events if event["event"] == "Noticed"] == ["progress"]

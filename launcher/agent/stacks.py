@@ -171,7 +171,8 @@ def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]]) -> Dict[str, Any]:
     del threads[_MAX_THREADS:]
     while len(threads) > 1 and len(json.dumps(threads)) > _MAX_TASK_BYTES:
         threads.pop()
-    return {"tasks": [task], "threads": threads, "note": "" if threads else note}
+    # A Python that ends, for example, has no Python stack.
+    return {"tasks": [task], "threads": threads, "note": "" if threads else note or "no Python code runs in it"}
 
 
 def _thread(thread: Mapping[str, Any]) -> Dict[str, Any]:

@@ -49,6 +49,11 @@ def test_what_is_no_answer_of_py_spy(printed: bytes):
     assert answer == {"tasks": ["worker/0"], "threads": [], "note": "py-spy cannot read it: Error: gone"}
 
 
+def test_a_python_that_ends_has_no_stack():
+    answer = stacks._answer("worker/0", [(0, b"[]", b"")])
+    assert answer["threads"] == [] and "no Python code" in answer["note"]
+
+
 @pytest.mark.parametrize(
     ("scope", "advice"),
     [("1", "exec python"), ("2", "ptrace_scope=1` on"), ("3", "restart"), ("", "--cap-add SYS_PTRACE")],

@@ -18,7 +18,9 @@ from launcher.runs.samples import Sample, steps_per_second
 #: Of more tasks than this, only the worst and the median of each role are drawn.
 MAX_LINES = 20
 _MAX_METRICS = 12
+#: How many moments are drawn at most, and how many of all tasks together, as each costs time.
 _MAX_MOMENTS = 600
+_MAX_MOMENTS_OF_ALL = 30_000
 #: How far back the samples are of which a speed is made. Steps that are rarer have no speed here.
 _SPEED_SECONDS = 90.0
 _SPEED_SAMPLES = 45
@@ -48,13 +50,14 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
 
     Args:
         series: The samples by task, the oldest first.
-        since: Only later moments are drawn. Of all moments, at most 600 are drawn, evenly spread.
+        since: Only later moments are drawn. Of all moments, at most 600 are drawn, and fewer of many tasks.
     """
     # Another thread may add samples of further tasks meanwhile. A speed also needs earlier samples.
     series = {task: _after(since - _SPEED_SECONDS, samples) for task, samples in dict(series).items()}
     moments = sorted({sample.at for samples in series.values() for sample in _after(since, samples)})
+    limit = min(_MAX_MOMENTS, max(MAX_LINES, _MAX_MOMENTS_OF_ALL // max(1, len(series))))
     # The last moment is always drawn.
-    moments = moments[:: -math.ceil(len(moments) / _MAX_MOMENTS) or -1][::-1]
+    moments = moments[:: -math.ceil(len(moments) / limit) or -1][::-1]
     drawn = set(moments)
     # By title and unit, the values by task and moment.
     found: dict[tuple[str, str], dict[str, dict[float, float]]] = {}

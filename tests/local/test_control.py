@@ -83,8 +83,10 @@ def test_the_tasks_of_a_run(launch: Launch):
         assert line.split()[:5] == [task, "localhost", plan[task], "running", str(pids[task])]
         assert re.search(r"\d [kMG]B +1  step 7$", line) or task == "worker/1"
 
+    # It was measured two seconds ago at most, perhaps before the task used so much.
+    soon(lambda: tasks_of(launch)["worker/1"]["memory"] > 100 << 20)
     tasks = tasks_of(launch)
-    assert tasks["worker/1"]["memory"] > 100 << 20 > 50 << 20 > tasks["worker/0"]["memory"] > 1 << 20
+    assert 50 << 20 > tasks["worker/0"]["memory"] > 1 << 20
     assert tasks["ps/0"]["state"] == "running" and tasks["ps/0"]["attempt"] == 1
     assert tasks["worker/0"]["last_line"] == "step 7", "not the message of TensorFlow after it"
 

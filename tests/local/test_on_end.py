@@ -257,7 +257,7 @@ def test_ctrl_c_ends_one_that_hangs(launch: Launch, tmp_path: Path):
     ended = started.stop(signal.SIGINT, code=5)
     assert ended.said[-1] == "launch: --on-end sh: killed after Ctrl-C"
     assert ended.elapsed < 20
-    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+    soon(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
 
 
 def run_in(folder: Path) -> Run:

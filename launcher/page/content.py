@@ -85,7 +85,7 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
     """Return the page as it is sent first.
 
     Args:
-        content: What `page_content` returned, and the ``number`` by which the script asks for later changes.
+        content: What `page_content` returned.
         may_act: Whether this viewer may stop and restart tasks.
     """
     by_name = {task["task"]: task for task in content["tasks"]}

@@ -75,7 +75,7 @@ class Viewers:
         changed.set()
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the content, and then its changes, as server-sent events, until the viewer or the server ends."""
+        """Yield the content and then its changes, as server-sent events, until viewer or server end."""
         known = _NOTHING
         self._loop = asyncio.get_running_loop()
         self.count += 1

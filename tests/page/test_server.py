@@ -60,10 +60,10 @@ def test_a_run_that_died_or_has_not_begun(launch: Launch, tmp_path: Path):
     started = launch.start("--workers", "1", *WAITS).up(1)
     folder = run_of(launch, started)
     started.kill()
-    page, viewer = page_of(launch, "--until-end", str(folder.path))
+    page, viewer = page_of(launch, str(folder.path))
     with viewer.events() as events:
         assert next(events)["state"] == "died"
-    page.wait(code=0)
+    page.stop(signal.SIGINT, code=130)
     (folder.path / "plan.json").unlink()
     (folder.path / "events.jsonl").write_bytes(b'{"event": []}\n\xff\n' + b"[" * 100_000)
     page, viewer = page_of(launch, str(folder.path))

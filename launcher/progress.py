@@ -61,7 +61,7 @@ _STEP = (
     r"(?i)(?<![a-z])(?:step|train tree)[\"']?\s{0,9}[:=#]?\s{0,9}(\d{1,15})(?!\w|[.:]\d)"
     r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,15})(?!\w|\.\d))?"
 )
-_ANY_NUMBER = r"(?i)[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|\bnan\b|\binf(?:inity)?\b)|\s+"
+_NUMBER_OR_SPACES = r"(?i)[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|\bnan\b|\binf(?:inity)?\b)|\s+"
 
 
 class Progress(Record):
@@ -222,7 +222,7 @@ class _Recognition:
         found: dict[str, re.Match[str]] = {}
         for line in lines:
             if match := re.search(_STEP, line):
-                shape, step = re.sub(_ANY_NUMBER, _without_number, line), int(match[1])
+                shape, step = re.sub(_NUMBER_OR_SPACES, "#", line), int(match[1])
                 if step > self._shapes.get(shape, step):
                     self._growing_shapes.add(shape)
                 self._shapes[shape] = step
@@ -239,11 +239,6 @@ class _Recognition:
         before = last.string[: last.start()].rpartition("] ")[2]
         metrics = {**_metrics(before, _CLEAR_METRIC), **_metrics(last.string[last.end() :], _METRIC)}
         return Progress(int(last[1]), int(last[2]) if last[2] else None, metrics)
-
-
-def _without_number(match: re.Match[str]) -> str:
-    """Return what takes the place of a number, or of spaces, in the shape of a line."""
-    return " " if match[0].isspace() else "#"
 
 
 def _metrics(text: str, pattern: str) -> dict[str, float]:

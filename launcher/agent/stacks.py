@@ -171,8 +171,9 @@ def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]]) -> Dict[str, Any]:
     del threads[_MAX_THREADS:]
     while len(threads) > 1 and len(json.dumps(threads)) > _MAX_TASK_BYTES:
         threads.pop()
-    # A Python that ends, for example, has no Python stack.
-    return {"tasks": [task], "threads": threads, "note": "" if threads else note or "no Python code runs in it"}
+    # A Python that ends, for example, has no stack.
+    note = "" if threads else note or "no Python code runs in it"
+    return {"tasks": [task], "threads": threads, "note": note}
 
 
 def _thread(thread: Mapping[str, Any]) -> Dict[str, Any]:

@@ -14,6 +14,7 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from launcher.backends.queued_runs import find
 from launcher.backends.watcher import RunWatcher
@@ -98,12 +99,10 @@ def run(settings: Settings) -> int:
                 with _browser(f"{address}{access.token}", watcher.run, settings):
                     follow(app, watcher, until_end=settings[UNTIL_END])
             except KeyboardInterrupt:
-                if not settings[UNTIL_END]:
-                    raise
-                view = watcher.look(0.0)
-                # The launcher waits for this process after it has written the report.
-                has_ended = bool(target_run.report())
-                app.show(replace(view, state=RunState.ENDED) if has_ended else view)
+                # A launcher that has written its report ends the page of its job, and waits for that.
+                if target_run.report():
+                    app.show(replace(watcher.look(0.0), state=RunState.ENDED))
+                raise
     return 0
 
 
@@ -126,7 +125,7 @@ def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
         run: The run, to whose folder the file is written.
         settings: The settings of the command.
     """
-    path, port = run.paths.page, url.split("/")[2].partition(":")[2]
+    path, port = run.paths.page, urlsplit(url).port
     has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     if not has_display:
         print(f"from another machine: ssh -L {port}:127.0.0.1:{port} {os.uname().nodename}")
@@ -135,12 +134,11 @@ def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
         yield
         return
     try:
+        with suppress(OSError):  # A page that was killed has left one.
+            os.unlink(path)
         # The folder may not be writable. The address was printed.
         with suppress(OSError):
-            with suppress(FileNotFoundError):  # A page that was killed has left one.
-                os.unlink(path)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with open(fd, "w") as file:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">')
             # Some browsers keep whoever starts them waiting.
             start_function(webbrowser.open, Path(path).as_uri(), name="browser")

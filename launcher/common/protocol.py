@@ -41,8 +41,9 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 _MAX_FIELDS_BYTES = 1024 * 1024
 #: How much an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW_BYTES = 8 * 1024 * 1024
-#: The time between two pings.
+#: The time between two pings at most. They are sent at multiples of the other time.
 PING_SECONDS = 2.0
+_PING_GRID_SECONDS = 0.25
 #: How long an agent without a connection waits for a new one, until the first ping has told it another time.
 GRACE_SECONDS = 4.0
 #: How many bytes of a remote program may be under way in one direction.
@@ -693,7 +694,8 @@ class MessageChannel:
         """Move the messages of the protocol itself to the wire, with a ping and an `Ack` if they are due."""
         # Only the end that greets, the launcher, pings. Before both have greeted, nothing else may be sent.
         if self._greets and self.met and now >= self._ping_at:
-            self._ping_at = now + PING_SECONDS
+            # All connections ping at the same moments, so that a launcher with many hosts wakes rarely.
+            self._ping_at = (now + PING_SECONDS) // _PING_GRID_SECONDS * _PING_GRID_SECONDS
             self._control.append(Ping(self.grace))
             # An acknowledgement that waits goes with it.
             self._ack_at = None if self._ack_at is None else now

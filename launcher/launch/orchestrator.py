@@ -288,8 +288,7 @@ class Orchestrator:
             lines, text = taker.describe(tasks)
             for line in lines:
                 self._show(events.Tell(line))
-            self._machine.note_stacks(text)
-            self._execute(self._machine.time_up(timer, events.now()))
+            self._execute(self._machine.time_up(timer, events.now(), text))
 
         look()
 

@@ -40,8 +40,7 @@ class PageProcess:
     def __init__(
         self, paths: RunPaths, loop: EventLoop, show: Callable[[str], None], *, is_detached: bool
     ) -> None:
-        self._loop, self._show = loop, show
-        self._shown_bytes, self._pidfd = 0, -1
+        self._loop, self._show, self._shown_bytes = loop, show, 0
         #: The start of a line whose end was not printed yet.
         self._rest = b""
         has_browser = not is_detached and os.isatty(_STDERR)
@@ -57,63 +56,49 @@ class PageProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self._pidfd = os.pidfd_open(self._process.pid)
         except OSError as error:  # Such as no free descriptor. The job goes on.
             show(f"there is no page: {why_not_started(error)}")
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
             return
         assert self._process.stdout is not None
         self._pipe = self._process.stdout
         os.set_blocking(self._pipe.fileno(), False)
         loop.watch(self._pipe.fileno(), self._read)
-        loop.watch(self._pidfd, self._on_exit)
         if is_detached:
-            select.select([self._pipe], [], [], _ADDRESS_SECONDS)
+            ready = select.poll()
+            ready.register(self._pipe, select.POLLIN)
+            ready.poll(1000 * _ADDRESS_SECONDS)
             self._read()
 
     def __enter__(self) -> PageProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process, which first tells its viewers how the job has ended."""
+        self._end()
+
+    def _end(self) -> None:
+        """End the process, which first tells its viewers how the job has ended. It leaves no zombie."""
         if self._process is None:
             return
+        self._loop.watch(self._pipe.fileno())
         self._process.terminate()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._close()
+        self._pipe.close()
+        self._process = None
 
     def _read(self) -> None:
-        """Show what the process has printed."""
+        """Show what the process has printed, or that it has ended before the job."""
         data: bytes | None = self._pipe.read(_READ_BYTES)
-        self._shown_bytes += len(data or b"")
-        if data is None:  # There is nothing yet.
+        if data == b"":
+            self._end()
+            self._show("the page has ended; `launch page` shows the job again")
             return
-        if not data or self._shown_bytes > _MAX_SHOWN_BYTES:
-            self._loop.watch(self._pipe.fileno())
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
         for line in clean_lines(b"\n".join(lines), is_cut=False):
             self._show(line.removeprefix("launch: "))
-
-    def _on_exit(self) -> None:
-        """Forget a process that has ended before the job, so that no zombie is left."""
-        assert self._process is not None
-        self._read()
-        if self._process.poll() is not None:
-            self._close()
-            self._show("the page has ended; `launch page` shows the job again")
-
-    def _close(self) -> None:
-        """No longer watch the process."""
-        self._loop.watch(self._pipe.fileno())
-        self._loop.watch(self._pidfd)
-        self._pipe.close()
-        os.close(self._pidfd)
-        self._process = None
+        self._shown_bytes += len(data or b"")
+        if self._shown_bytes > _MAX_SHOWN_BYTES:
+            self._loop.watch(self._pipe.fileno())

@@ -22,7 +22,7 @@ _TOKEN_BYTES = 32
 _FOLDER_BYTES = 16
 _COOKIE = "launch-page"
 _METRICS = "/metrics"
-_FORBIDDEN = "Open the address with the token that `launch` has printed.\n"
+_FORBIDDEN = "Open the address with the token that `launch` has printed"
 #: Only files of the page itself are loaded. uPlot sets styles of elements.
 _HEADERS = {
     "Content-Security-Policy": (
@@ -66,83 +66,46 @@ class Access:
         #: is in a folder whose name they cannot guess, and its cookie is for this folder.
         self.folder = f"/{secrets.token_urlsafe(_FOLDER_BYTES)}"
 
-    def right_of(self, token: str) -> Right | None:
-        """Return what the holder of a token may do. None if it is no token of this page."""
-        rights = ((self.token, Right.ACT), (self.read_token, Right.READ))
-        # Both are compared, so that the time tells nothing.
-        found = [right for known, right in rights if _are_equal(token, known)]
-        return found[0] if found else None
+    def guarded(self, app: ASGIApp) -> ASGIApp:
+        """Return an app that answers each request that is not allowed, and lets another one answer the rest.
 
-    def may_read_metrics(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request for ``/metrics`` has the token of ``--token-file``."""
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and _are_equal(token.strip(), self._metrics_token)
-
-    def is_own_host(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the browser means this page by the name of its server.
-
-        The owner of any domain can let it point to this machine (DNS rebinding).
+        That finds the `Right` of the viewer as ``request.state.right``.
         """
-        name = _host_in(f"//{headers.get('host', '')}")
-        return name in _LOOPBACK_NAMES or name in self._allowed_hosts
 
-    def is_own_origin(self, headers: Mapping[str, str]) -> bool:
-        """Return whether this page itself sends a request, and not another one in the same browser."""
-        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return False
-        origin, host = headers.get("origin", ""), headers.get("host", "")
-        # A proxy may have changed the name of the server in the request.
-        return origin == f"http://{host}" or _host_in(origin) in self._allowed_hosts
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_guarded(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(_HEADERS)
+                await send(message)
 
+            if scope["type"] != "http":  # A WebSocket. There are none.
+                return
+            refused = self._answer(Request(scope))
+            if scope["path"] != _METRICS:
+                scope["root_path"] = self.folder
+            await (refused or app)(scope, receive, send_guarded)
 
-class Guard:
-    """Answers each request that is not allowed, and lets the app answer the others.
-
-    The app finds the `Right` of the viewer as ``request.state.right``.
-
-    Args:
-        app: The app.
-        access: Decides about the requests.
-    """
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI wants it."""
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        if scope["type"] != "http":  # A WebSocket. There are none.
-            return
-        answer = self._answer(Request(scope))
-        if scope["path"] != _METRICS:
-            scope["root_path"] = self._access.folder
-        await (answer or self._app)(scope, receive, send_guarded)
+        return answer
 
     def _answer(self, request: Request) -> Response | None:
         """Return the answer to a request, or None if the app shall answer it."""
-        access, headers = self._access, request.headers
-        if not access.is_own_host(headers):
-            name = "this name of the server is not allowed: see `launch page --allow-host`\n"
-            return PlainTextResponse(name, 403)
-        path, token = request.scope["path"], request.query_params.get("token")
+        headers, path = request.headers, request.scope["path"]
+        if not self._is_own_host(headers):
+            return _refusal("this name of the server is not allowed: see `launch page --allow-host`")
         if path == _METRICS:
-            return None if access.may_read_metrics(headers) else PlainTextResponse(_FORBIDDEN, 403)
-        if token is not None and path in ("/", f"{access.folder}/"):
+            return None if self._may_read_metrics(headers) else _refusal(_FORBIDDEN)
+        token = request.query_params.get("token")
+        if token is not None and path in ("/", f"{self.folder}/"):
             return self._answer_token(path, token)
-        is_inside = path.startswith(f"{access.folder}/")
-        right = access.right_of(request.cookies.get(_COOKIE, "")) if is_inside else None
+        is_inside = path.startswith(f"{self.folder}/")
+        right = self._right_of(request.cookies.get(_COOKIE, "")) if is_inside else None
         if right is None:
-            return PlainTextResponse(_FORBIDDEN, 403)
+            return _refusal(_FORBIDDEN)
         if request.method not in ("GET", "HEAD"):
             if right is not Right.ACT:
-                return PlainTextResponse("this address only allows to read\n", 403)
-            if not access.is_own_origin(headers):
-                return PlainTextResponse("the request comes from another page\n", 403)
+                return _refusal("this address only allows to read")
+            if not self._is_own_origin(headers):
+                return _refusal("the request comes from another page")
         request.state.right = right
         return None
 
@@ -152,16 +115,48 @@ class Guard:
         A browser that follows a redirect of another page would not send such a cookie. So these are pages of
         their own. A cookie without a path is for the folder, also if a proxy puts others before it.
         """
-        if self._access.right_of(token) is None:
-            return PlainTextResponse(_FORBIDDEN, 403)
-        to_folder = f"{self._access.folder[1:]}/?token={token}"
-        target = to_folder if path == "/" else "./"
+        if self._right_of(token) is None:
+            return _refusal(_FORBIDDEN)
+        target = f"{self.folder[1:]}/?token={token}" if path == "/" else "./"
         # Without an icon, a browser asks for one that nobody may get.
         icon = '<!doctype html><link rel="icon" href="data:,">'
         response = HTMLResponse(f'{icon}<meta http-equiv="refresh" content="0;url={target}">')
         if path != "/":
             response.set_cookie(_COOKIE, token, path=None, httponly=True, samesite="strict")
         return response
+
+    def _right_of(self, token: str) -> Right | None:
+        """Return what the holder of a token may do. None if it is no token of this page."""
+        rights = ((self.token, Right.ACT), (self.read_token, Right.READ))
+        # Both are compared, so that the time tells nothing.
+        found = [right for known, right in rights if _are_equal(token, known)]
+        return found[0] if found else None
+
+    def _may_read_metrics(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request for ``/metrics`` has the token of ``--token-file``."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and _are_equal(token.strip(), self._metrics_token)
+
+    def _is_own_host(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the browser means this page by the name of its server.
+
+        The owner of any domain can let it point to this machine (DNS rebinding).
+        """
+        name = _host_in(f"//{headers.get('host', '')}")
+        return name in _LOOPBACK_NAMES or name in self._allowed_hosts
+
+    def _is_own_origin(self, headers: Mapping[str, str]) -> bool:
+        """Return whether this page itself sends a request, and not another one in the same browser."""
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return False
+        origin, host = headers.get("origin", ""), headers.get("host", "")
+        # A proxy may have changed the name of the server in the request.
+        return origin == f"http://{host}" or _host_in(origin) in self._allowed_hosts
+
+
+def _refusal(text: str) -> Response:
+    """Return the answer to a request that is not allowed."""
+    return PlainTextResponse(f"{text}\n", 403)
 
 
 def _are_equal(given: str, known: str) -> bool:

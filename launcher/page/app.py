@@ -7,7 +7,7 @@ below a path. `launcher.page.access` has checked each request before it comes he
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from urllib.parse import quote
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -29,7 +28,7 @@ from launcher.common.text import escape_controls
 from launcher.itself import launch_command
 from launcher.messages import say
 from launcher.page import logs
-from launcher.page.access import Access, Guard, Right
+from launcher.page.access import Access, Right
 from launcher.page.content import page_content, page_html
 from launcher.page.metrics import metrics_text
 from launcher.page.viewers import MAX_VIEWERS, Viewers
@@ -39,8 +38,8 @@ from launcher.runs.view import RunView
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _STATIC_FOLDER = str(Path(__file__).parent / "static")
-_MAX_BODY_BYTES = 64 * 1024
 _MAX_WORDS_CHARACTERS = 1000
+_NO_TASK = {"error": "the run has no such task"}
 #: What a viewer may do: the commands of launch with their options. What takes longer goes on without them.
 _ACTIONS = {"stop": ("--timeout", "5"), "restart": ("--timeout", "5"), "stacks": ()}
 #: How long its command may take in all, for example to reach a cluster.
@@ -71,9 +70,9 @@ class PageApp:
         routes: list[Route | Mount] = [Route(path, answer, methods=["GET"]) for path, answer in get.items()]
         routes += [Route(f"/{command}", self._act, methods=["POST"]) for command in _ACTIONS]
         routes.append(Mount("/static", StaticFiles(directory=_STATIC_FOLDER)))
-        handlers = {HTTPException: _refuse, Exception: _report_fault}
+        handlers = {Exception: _report_fault}
         #: Serves the page, as ASGI wants it.
-        self.asgi = Guard(Starlette(routes=routes, exception_handlers=handlers), access)
+        self.asgi = access.guarded(Starlette(routes=routes, exception_handlers=handlers))
 
     def show(self, view: RunView) -> None:
         """Show the run as it is now. Only one thread calls this."""
@@ -87,19 +86,15 @@ class PageApp:
     async def _index(self, request: Request) -> Response:
         """Answer with the page, which already contains what there is to see."""
         await self.viewers.refresh()
-        number, content = self.viewers.latest
         may_act = request.state.right is Right.ACT
-        html = await run_in_threadpool(page_html, {**content, "number": number}, may_act=may_act)
-        return HTMLResponse(html)
+        return HTMLResponse(await run_in_threadpool(page_html, self.viewers.content, may_act=may_act))
 
-    async def _events(self, request: Request) -> Response:
+    async def _events(self, _: Request) -> Response:
         """Answer with what changes, as long as the viewer stays."""
         if self.viewers.count >= MAX_VIEWERS:
             return PlainTextResponse(f"{MAX_VIEWERS} viewers look at this page already\n", 503)
-        known = request.headers.get("last-event-id") or request.query_params.get("number", "")
-        number = int(known) if re.fullmatch("[0-9]{1,9}", known) else -1
         headers = {"X-Accel-Buffering": "no"}  # A proxy passes each change on at once.
-        changes = self.viewers.stream(number)
+        changes = self.viewers.stream()
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
     async def _graphs(self, request: Request) -> Response:
@@ -110,21 +105,20 @@ class PageApp:
 
     async def _log(self, request: Request) -> Response:
         """Answer with a part of the log of a task, with lines that were searched, or with all of it."""
-        query, start = request.query_params, _number(request, "start")
-        path = self._view.run.paths.log(self._task(query.get("task", "")))
+        query = request.query_params
+        if (name := query.get("task", "")) not in self._tasks():
+            return JSONResponse(_NO_TASK, 404)
+        path = self._view.run.paths.log(TaskId(name))
         try:
             if "download" in query:
-                size, pieces = await run_in_threadpool(logs.pieces, path)
-                name = path.rpartition("/")[2]
-                headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
-                headers["Content-Length"] = str(size)
+                pieces = await run_in_threadpool(logs.pieces, path)
+                headers = {"Content-Disposition": f'attachment; filename="{quote(os.path.basename(path))}"'}
                 return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
             if words := query.get("search", "")[:_MAX_WORDS_CHARACTERS]:
-                found = await run_in_threadpool(logs.search, path, words, _number(request, "before"))
-                return JSONResponse(found)
-            return JSONResponse(await run_in_threadpool(logs.window, path, start))
-        except FileNotFoundError:
-            return JSONResponse({"text": "", "rest": "", "start": 0, "end": 0, "size": 0, "lines": []})
+                return JSONResponse(await run_in_threadpool(logs.search, path, words))
+            return JSONResponse(await run_in_threadpool(logs.window, path, _number(request, "start")))
+        except FileNotFoundError:  # This is usual, so that the browser need not complain.
+            return JSONResponse({"error": "nothing was printed yet"})
         except OSError as error:
             return JSONResponse({"error": f"the log cannot be read: {error.strerror}"}, 404)
 
@@ -134,47 +128,24 @@ class PageApp:
         text = await run_in_threadpool(metrics_text, self._view)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    def _task(self, name: str) -> TaskId:
-        """Return the task of the run that has a name. Only such a name becomes part of a path."""
-        if all(task.task != name for task in self._view.report.tasks):
-            raise HTTPException(404, "the run has no such task")
-        return TaskId(name)
+    def _tasks(self) -> Sequence[TaskId]:
+        """Return the names of the tasks. Only such a name becomes part of a path or of a command."""
+        return [task.task for task in self._view.report.tasks]
 
     # ------------------------------------------------------------------ what a viewer may do
 
     async def _act(self, request: Request) -> Response:
         """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
-        command, tasks = request.url.path.rpartition("/")[2], await self._named_tasks(request)
+        command, names = request.url.path.rpartition("/")[2], request.query_params.getlist("task")
+        tasks = self._tasks()
+        if not {*tasks, *(task.role for task in tasks)}.issuperset(names):
+            return JSONResponse(_NO_TASK, 404)
         async with self._actions:
-            words = (command, *_ACTIONS[command], self._run.paths.root, *tasks)
+            words = (command, *_ACTIONS[command], "--", self._run.paths.root, *names)
             code, text = await run_in_threadpool(_run_command, words)
         if code == TIMED_OUT_EXIT_CODE:
             return JSONResponse({"text": f"asked, and not done yet: {text}"}, 202)
         return JSONResponse({"error": text}, 409) if code else JSONResponse({"text": text})
-
-    async def _named_tasks(self, request: Request) -> Sequence[str]:
-        """Return the tasks that a request names, if the run can still be changed.
-
-        Raises:
-            HTTPException: It has ended, or there is no such task.
-        """
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MAX_BODY_BYTES:
-                raise HTTPException(413, "the request is too large")
-        try:
-            names = json.loads(body or b"{}").get("tasks", [])
-        except (ValueError, AttributeError, RecursionError):
-            names = None
-        # Without names all of the run is meant, so that none may be left out.
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise HTTPException(400, 'expected JSON such as {"tasks": ["worker/0"]}')
-        tasks = [self._task(name) for name in names]
-        await self.viewers.refresh()
-        if self._view.has_ended:
-            raise HTTPException(409, f"{self._run.called} has already ended")
-        return tasks
 
 
 def _run_command(words: Sequence[str]) -> tuple[int, str]:
@@ -198,12 +169,6 @@ def _number(request: Request, name: str) -> int | None:
     """Return a number in the address of a request. None if it is missing, or is none."""
     text = request.query_params.get(name, "").partition(".")[0]
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
-
-
-def _refuse(_: Request, error: Exception) -> Response:
-    """Answer a request that is wrong, with the reason."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
 
 
 def _report_fault(request: Request, error: Exception) -> Response:

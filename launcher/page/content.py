@@ -85,7 +85,7 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
     """Return the page as it is sent first.
 
     Args:
-        content: What `page_content` returned, and the ``number`` by which the script asks for later changes.
+        content: What `page_content` returned.
         may_act: Whether this viewer may stop and restart tasks.
     """
     by_name = {task["task"]: task for task in content["tasks"]}
@@ -144,7 +144,7 @@ def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any
 
 def _folded_content(row: FoldedRow, seen_at: float) -> dict[str, Any]:
     """Return a row of the table for tasks of one role in the same state, with the same keys."""
-    steps = row.steps and " to ".join(dict.fromkeys(map(_number, row.steps)))
+    steps = row.steps and " to ".join(dict.fromkeys(map(shown, row.steps)))
     return _known(row, seen_at, task=f"{row.role}: {plural(row.count, 'task')}", role=row.role, step=steps)
 
 
@@ -169,10 +169,6 @@ def shown(value: Any, form: str = "", seen_at: float = 0.0) -> str:
         return duration(max(0.0, seen_at - value))
     if form == "until":
         return duration(max(0.0, value - seen_at))
-    return _number(value)
-
-
-def _number(value: float) -> str:
-    """Return a number with at most three digits behind the point where it is small."""
+    # At most three digits, behind the point only where it is small.
     is_whole = 100 <= abs(value) < 1e12 or (abs(value) < 100 and value == int(value))
     return f"{value:,.0f}" if is_whole else f"{value:.3g}"

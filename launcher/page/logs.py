@@ -7,6 +7,7 @@ leaves this module, except by a download.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from launcher.output.lines import clean_lines
 #: The largest part of a log that is shown at once.
 WINDOW_BYTES = 64 * 1024
 _MAX_LINE_CHARACTERS = 4000
-#: How much one search reads. It says where the next one has to go on.
+#: A search reads so much of the end of a log.
 _SEARCH_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _MAX_FOUND = 200
@@ -52,44 +53,38 @@ def window(path: str, start: int | None) -> Mapping[str, Any]:
     return {"text": text, "rest": rest, "start": first, "end": first + length, "size": size}
 
 
-def search(path: str, words: str, before: int | None) -> Mapping[str, Any]:
+def search(path: str, words: str) -> Mapping[str, Any]:
     """Return the last lines of a log that contain some words, in whichever case.
 
-    Args:
-        path: The path of the log.
-        words: What they contain.
-        before: Where the search begins, backwards. None for the end of the log.
-
     Returns:
-        ``lines``, the oldest first; ``before``, where another search has to go on; and whether the log is
-        ``complete``: nothing is before that.
+        ``lines``, the oldest first; and whether they are ``complete``: the log has no others.
 
     Raises:
         OSError: The log cannot be read.
     """
     # Bytes of other than ASCII letters are compared as they are.
-    sought, found = words.encode(errors="replace").lower(), list[bytes]()
+    sought, found, count = words.encode(errors="replace").lower(), deque[bytes](maxlen=_MAX_FOUND), 0
     with open_regular(path, links=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        end = size if before is None else min(before, size)
-        lowest = max(0, end - _SEARCH_BYTES)
-        while end > lowest and len(found) < _MAX_FOUND:
-            start = max(0, end - _CHUNK_BYTES)
-            file.seek(start)
-            data = file.read(end - start)
-            # A line that begins before the chunk is looked at with the chunk before, unless it is too long.
-            cut = data.find(b"\n") + 1 if start else 0
-            cut = cut if cut < len(data) else 0
-            end = start + cut
-            if sought in data[cut:].lower():
-                lines = [line for line in data[cut:].split(b"\n") if sought in line.lower()]
-                found = [*lines[-_MAX_FOUND:], *found]
-    lines_shown = [shown(line[: 4 * _MAX_LINE_CHARACTERS]).strip("\n") for line in found[-_MAX_FOUND:]]
-    return {"lines": lines_shown, "before": end, "complete": end == 0}
+        start = max(0, os.fstat(file.fileno()).st_size - _SEARCH_BYTES)
+        file.seek(start)
+        # The log may grow faster than it is read.
+        while file.tell() < start + _SEARCH_BYTES and (data := file.read(_CHUNK_BYTES)):
+            # It ends with a whole line, unless that is too long.
+            data += file.readline(_CHUNK_BYTES)
+            if sought in data.lower():
+                lines = [
+                    line[: 4 * _MAX_LINE_CHARACTERS] for line in data.split(b"\n") if sought in line.lower()
+                ]
+                found.extend(lines)
+                count += len(lines)
+    return {
+        "lines": [shown(line).strip("\n") for line in found],
+        "complete": start == 0 and count == len(found),
+    }
 
 
-def pieces(path: str) -> tuple[int, Iterator[bytes]]:
-    """Return the present size of a log, and its bytes up to that size, for a download.
+def pieces(path: str) -> Iterator[bytes]:
+    """Return the bytes of a log up to its present size, for a download.
 
     Raises:
         OSError: The log cannot be read.
@@ -99,12 +94,10 @@ def pieces(path: str) -> tuple[int, Iterator[bytes]]:
 
     def read() -> Iterator[bytes]:
         with file:
-            left = size
-            while left and (data := file.read(min(left, WINDOW_BYTES))):
-                left -= len(data)
+            while file.tell() < size and (data := file.read(WINDOW_BYTES)):
                 yield data
 
-    return size, read()
+    return read()
 
 
 def shown(data: bytes) -> str:

@@ -18,7 +18,6 @@ from launcher.backends.watcher import RunWatcher
 from launcher.common.errors import LaunchError
 from launcher.page.app import PageApp
 from launcher.page.viewers import MAX_VIEWERS
-from launcher.runs.run import RunState
 
 #: The longest wait for a change of the run.
 _LOOK_SECONDS = 0.4
@@ -28,8 +27,6 @@ _PAUSE_SECONDS = 0.3
 _IDLE_SECONDS = 5.0
 #: How long viewers have at the end to receive the last change.
 _LAST_SECONDS = 1.0
-#: A browser opens up to six connections, one of which gets the changes.
-_MAX_CONNECTIONS = 4 * MAX_VIEWERS
 
 
 def listen(port: int) -> socket.socket:
@@ -72,7 +69,6 @@ def serving(app: PageApp, listener: socket.socket) -> Iterator[None]:
         loop="asyncio",
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
@@ -94,19 +90,15 @@ def follow(app: PageApp, watcher: RunWatcher, *, until_end: bool) -> None:
         watcher: Watches the run.
         until_end: Whether to return when the run has ended.
     """
-    viewers, seconds = app.viewers, _LOOK_SECONDS
+    viewers = app.viewers
     while True:
-        view = watcher.look(seconds)
+        # Somebody who comes after a pause waits for the look.
+        view = watcher.look(_LOOK_SECONDS if viewers.count else 0.0)
         app.show(view)
         if view.has_ended and until_end:
             return
         if viewers.count:
-            seconds = _LOOK_SECONDS
             time.sleep(_PAUSE_SECONDS)
         else:
-            # Somebody who comes then waits for the look.
-            seconds, idle_until = 0.0, time.monotonic() + _IDLE_SECONDS
-            while not viewers.wanted.wait(_LOOK_SECONDS) and time.monotonic() < idle_until:
-                if until_end and watcher.run.state is not RunState.RUNNING:
-                    break
+            viewers.wanted.wait(_IDLE_SECONDS)
             viewers.wanted.clear()

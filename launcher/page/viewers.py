@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 #: What the page shows, see `launcher.page.content.page_content`.
 Content = Mapping[str, Any]
+#: The content that a new viewer has.
+_NOTHING: Content = {}
 MAX_VIEWERS = 100
-#: A viewer whose state is older gets all of the present one.
-_MAX_KEPT = 8
 #: The pause after which something is sent even without a change, so that lost connections are noticed.
 _ALIVE_SECONDS = 15.0
 #: How long a request waits for the content of now, and how often it looks for it.
@@ -35,33 +34,23 @@ class Viewers:
         self._looks = 0
         #: How many viewers are connected.
         self.count = 0
-        #: The last contents by their numbers. The newest is the last one.
-        self._contents: OrderedDict[int, Content] = OrderedDict({0: {}})
+        #: What the page shows now.
+        self.content = _NOTHING
         #: Which loop serves the viewers. None before the first one.
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Set, and replaced, at each change.
         self._changed = asyncio.Event()
         #: Whether nothing will change any longer, because the server ends.
         self._is_closed = False
-        #: The last difference, as most viewers need the same.
-        self._last_change: tuple[int, int, bytes] = (0, 0, b"")
-
-    @property
-    def latest(self) -> tuple[int, Content]:
-        """The present content, after its number."""
-        number = next(reversed(self._contents))
-        return number, self._contents[number]
+        #: The last event and the contents that it leads from and to, as most viewers need the same.
+        self._last_event: tuple[Content, Content, bytes] = (_NOTHING, _NOTHING, b"")
 
     def publish(self, content: Content) -> None:
         """Show new content to all viewers. Any thread may call this, but only one does."""
-        number, last = self.latest
         self._looks += 1
-        if all(last.get(key) == value for key, value in content.items() if key != "seen_at"):
-            return
-        # One assignment, as the other thread reads it at the same time.
-        kept = [*self._contents.items()][-_MAX_KEPT:]
-        self._contents = OrderedDict([*kept, (number + 1, content)])
-        self._wake()
+        if any(self.content.get(key) != value for key, value in content.items() if key != "seen_at"):
+            self.content = content
+            self._wake()
 
     async def refresh(self) -> None:
         """Wait until the content is that of now, at most for a short time."""
@@ -85,22 +74,18 @@ class Viewers:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def stream(self, number: int) -> AsyncIterator[bytes]:
-        """Yield the changes since a content as server-sent events, until the viewer or the server ends.
-
-        Args:
-            number: The number of the content that the viewer has. If it is not known any longer, the viewer
-                first gets all.
-        """
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the content and then its changes, as server-sent events, until viewer or server end."""
+        known = _NOTHING
         self._loop = asyncio.get_running_loop()
         self.count += 1
         self.wanted.set()
         try:
             while True:
-                changed, newest = self._changed, self.latest[0]
-                if newest != number:
-                    yield self._change(number, newest)
-                    number = newest
+                changed, newest = self._changed, self.content
+                if newest is not known:
+                    yield self._event(known, newest)
+                    known = newest
                 elif self._is_closed:
                     return
                 else:
@@ -111,13 +96,14 @@ class Viewers:
         finally:
             self.count -= 1
 
-    def _change(self, number: int, newest: int) -> bytes:
-        """Return the event that leads from one content to a newer one."""
-        if self._last_change[:2] != (number, newest):
-            fields = difference(self._contents.get(number, {}), self._contents[newest])
-            data = json.dumps({**fields, "number": newest}, separators=(",", ":"), allow_nan=False)
-            self._last_change = (number, newest, f"id: {newest}\ndata: {data}\n\n".encode())
-        return self._last_change[2]
+    def _event(self, old: Content, new: Content) -> bytes:
+        """Return the event that leads from one content to another."""
+        last_old, last_new, event = self._last_event
+        if old is not last_old or new is not last_new:
+            data = json.dumps(difference(old, new), separators=(",", ":"), allow_nan=False)
+            event = f"data: {data}\n\n".encode()
+            self._last_event = (old, new, event)
+        return event
 
 
 def difference(old: Content, new: Content) -> dict[str, Any]:

@@ -26,8 +26,6 @@ _MAX_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 #: The distribution that takes stacks, and the name of its program.
 PROGRAM_NAME = "py-spy"
-#: The longest stack that is printed has this many frames.
-_MAX_PRINTED_FRAMES = 30
 #: The name that Python gives to the thread in which a program begins.
 _MAIN_THREAD = "MainThread"
 
@@ -135,10 +133,7 @@ def stack_lines(groups: Sequence[Stacks]) -> Iterator[str]:
         for thread in group.threads:
             if thread.name != _MAIN_THREAD:
                 yield f"  thread {thread.name}:"
-            left_out = len(thread.frames) - _MAX_PRINTED_FRAMES
-            yield from (f"    {frame}" for frame in thread.frames[:_MAX_PRINTED_FRAMES])
-            if left_out > 0:
-                yield f"    ... {left_out} more"
+            yield from (f"    {frame}" for frame in thread.frames)
 
 
 def summary_lines(groups: Sequence[Stacks]) -> Iterator[str]:

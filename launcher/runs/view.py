@@ -131,8 +131,8 @@ class RunView(Record):
             return escape_controls(self.note or "starts: no task runs yet")
         if failure is not None:
             return escape_controls(f"ends: {failure.text}")
-        if self.history.restarting:
-            return f"runs: {join_names(sorted(self.history.restarting))} starts again"
+        if names := sorted(self.history.restarting):
+            return f"runs: {join_names(names)} {'starts' if len(names) == 1 else 'start'} again"
         alive = sum(task.state in _ALIVE_STATES for task in self.report.tasks)
         where = "" if self.state is RunState.RUNNING or not self.note else f" ({self.note})"
         return escape_controls(f"runs: {alive:,} of {plural(len(self.report.tasks), 'task')}{where}")

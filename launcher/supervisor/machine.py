@@ -86,17 +86,13 @@ class Machine:
     def hung_tasks(self, timer: Timer) -> list[TaskId]:
         """Return the Python tasks that will be stopped because this timer has fired.
 
-        Their stacks can be taken before that, and `note_stacks` then passes them on.
+        Their stacks can be taken before that, and are then passed to `time_up`.
         """
         if timer.kind is TimerKind.JOB and self.phase is Phase.RUNNING:
             running = [each for each in self.state.tasks.values() if each.state is TaskState.RUNNING]
         else:
             running = stalls.tasks_to_stop(self.state) if timer.kind is TimerKind.SILENCE else []
         return [record.task for record in running if record.runs_python]
-
-    def note_stacks(self, text: str) -> None:
-        """Note where tasks hang that will be stopped for it, for the report of the failure."""
-        self.state.stalls.stacks = text
 
     def report(self, started_at: float, ended_at: float, run_dir: str = "") -> Report:
         """Return the report of the job as it is now.
@@ -188,16 +184,18 @@ class Machine:
         handler(self.state, event)
         return self.state.drain_commands()
 
-    def time_up(self, timer: Timer, at: float) -> list[Command]:
+    def time_up(self, timer: Timer, at: float, stacks: str = "") -> list[Command]:
         """Return the commands that follow when a timer has fired.
 
         Args:
             timer: The timer, which must have been set.
             at: The time now, in seconds since the epoch.
+            stacks: Where the tasks hang that are stopped for it, for the user. Empty if that is not known.
         """
         if self.phase is Phase.OVER:
             return []
         self.state.tasks.last_event_at = at  # What changes now is reported with this time.
+        self.state.stalls.stacks = stacks
         _TIMER_HANDLERS[timer.kind](self.state, timer, at)
         return self.state.drain_commands()
 

@@ -113,7 +113,7 @@ class StallState:
         self.line_count = 0
         #: Whether the advice about sessions that wait for every task was shown.
         self.has_advised_filters = False
-        #: The Python stacks of tasks that are stopped because they hang, for the user. Empty if not known.
+        #: The Python stacks of tasks that the present timer stops because they hang. Empty if not known.
         self.stacks = ""
 
 

@@ -55,12 +55,18 @@ class Viewer:
         self.set_cookie = second.headers["set-cookie"]
         self.cookie = self.set_cookie.partition(";")[0]
 
-    def ask(self, path: str, body: Any = None, *, cookie: str | None = None, **headers: str | None) -> Answer:
-        """Ask for a path, or send a body to it as the page does.
+    def act(self, path: str, **headers: str | None) -> Answer:
+        """Send a request that changes the run, as the page does."""
+        return self.ask(path, method="POST", **headers)
+
+    def ask(
+        self, path: str, *, method: str | None = None, cookie: str | None = None, **headers: str | None
+    ) -> Answer:
+        """Ask for a path, as the page does.
 
         Args:
             path: What stands after the folder of the page. Outside of it for `/metrics`.
-            body: For POST, sent as JSON. None for GET.
+            method: The method of HTTP. None for GET.
             cookie: The cookie. None for that of the viewer.
             headers: Others, with underscores for dashes. None leaves one out.
         """
@@ -69,10 +75,9 @@ class Viewer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(
-                "GET" if body is None else "POST",
+                method or "GET",
                 path if path == "/metrics" else self.folder + path,
-                None if body is None else json.dumps(body),
-                {name: value for name, value in sent.items() if value},
+                headers={name: value for name, value in sent.items() if value},
             )
             answer = connection.getresponse()
             lower = {name.lower(): value for name, value in answer.getheaders()}
@@ -81,16 +86,15 @@ class Viewer:
             connection.close()
 
     @contextmanager
-    def events(self, number: int | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+    def events(self) -> Iterator[Iterator[dict[str, Any]]]:
         """Open the stream of changes, and yield each as it comes."""
-        with self.stream(number) as connection, connection.makefile("rb") as file:
+        with self.stream() as connection, connection.makefile("rb") as file:
             yield (json.loads(line[6:]) for line in file if line.startswith(b"data: "))
 
-    def stream(self, number: int | None = None) -> socket.socket:
+    def stream(self) -> socket.socket:
         """Ask for the changes, without reading the answer."""
-        query = "" if number is None else f"?number={number}"
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        head = f"GET {self.folder}/events{query} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {self.cookie}\r\n\r\n"
+        head = f"GET {self.folder}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {self.cookie}\r\n\r\n"
         connection.sendall(head.encode())
         return connection
 
@@ -148,7 +152,7 @@ def followed_elsewhere(launch: Launch, name: str, enter: Sequence[str], environ:
         html = viewer.ask("/").text
         assert "runs: 2 of 2 tasks" in html and "worker/1" in html
         assert "step 3 loss" in viewer.ask("/log?task=worker/1").json["text"]
-        restarted = viewer.ask("/restart", {"tasks": ["worker/0"]})
+        restarted = viewer.act("/restart?task=worker/0")
         assert restarted.status in (200, 202), restarted.text
         verdict, attempts = "", set[int]()
         with viewer.events() as events:

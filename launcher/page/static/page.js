@@ -1,14 +1,14 @@
 "use strict";
 /* The page of a run. All addresses are relative to the page, and all texts are added by textContent.
 
-GET .                  index.html with the first CONTENT as HTML, and its number in <body data-number>
-GET events?number=N    server-sent events: the keys of CONTENT that have changed since N, as JSON; of "tasks" only the
+GET .                  index.html with the first CONTENT as HTML
+GET events             server-sent events: CONTENT, and then the keys that have changed, as JSON; of "tasks" only the
                        changed rows, and in "gone" the names of rows that are no more
 GET graphs?since=AT    {"graphs": [{"title", "unit", "at": [..], "lines": {NAME: [value or null, ..]}}]}
 GET log?task=T         {"text", "rest", "start", "end", "size"}: the end of a log; with start=BYTE what follows there;
                        with search=WORDS {"lines", "complete"}; with download=1 the file
-POST stop, restart     {"tasks": ["worker/0"]} (none: all of the run) -> {"text"} or {"error"}
-POST stacks            {"tasks": []} -> {"text"} or {"error"}
+POST stop?task=T       stop T, a task or a role; several, or none for all of the run -> {"text"} or {"error"}
+POST restart, stacks   the same
 
 CONTENT, made by launcher/page/content.py: title, state, verdict, tone, problems, command, note, started_at, ended_at,
 seen_at, stops_at, restarts, restarts_left, run_dir, tensorboard, failure, tasks, first, folded, timeline, messages.
@@ -90,7 +90,7 @@ async function ask(address, options) {
 }
 
 const post = (address, names) =>
-  ask(address, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({tasks: names})});
+  ask(`${address}?${new URLSearchParams(names.map((name) => ["task", name]))}`, {method: "POST"});
 
 // ------------------------------------------------------------------ verdict
 
@@ -502,7 +502,7 @@ function askQuestion(act) {
 
 async function act() {
   const dialog = $("question"), choice = $("question-tasks").value;
-  const names = choice === "all tasks" ? [] : tasks.has(choice) ? [choice] : [...tasks.values()].filter((row) => row.role === choice).map((row) => row.task);
+  const names = choice === "all tasks" ? [] : [choice];
   $("confirm").disabled = true;
   setText($("answer"), "asked…");
   const answer = await post(dialog.dataset.act, names);
@@ -532,7 +532,6 @@ function take(changed) {
 }
 
 function follow() {
-  // The server tells what has changed since the HTML; without it the table would be empty, so all is asked for.
   const source = new EventSource("events");
   source.onmessage = (message) => {
     $("lost").hidden = true;

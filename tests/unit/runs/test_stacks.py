@@ -40,9 +40,3 @@ def test_the_odd_one_comes_first_and_those_without_stacks_last():
 
 def test_another_line_of_the_same_function_is_another_place():
     assert len(fold([_at("worker/0", "step"), _at("worker/1", "step", line=8)])) == 2
-
-
-def test_a_deep_stack_is_cut():
-    lines = [*stack_lines(fold([_at("worker/0", *(f"f{number}" for number in range(100)))]))]
-    assert lines[:2] == ["worker/0:", "    f0 (train.py:7)"]
-    assert lines[-1] == "    ... 70 more"

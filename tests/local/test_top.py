@@ -33,7 +33,7 @@ def job(launch: Launch, tmp_path: Path) -> Started:
 
 def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path: Path):
     top = terminal("top", columns=80, lines=12)
-    top.until(lambda it: re.search(r"worker/1 +running .*step \d+ loss 0.5", it.shown))
+    top.until(lambda it: re.search(r"worker/1 .*running .*step \d+ loss 0.5", it.shown))
     head, *_ = top.shown.splitlines()
     assert last_run(launch).path.name in head and "3 of 3 tasks" in head
     assert b"\x1b]0;" not in top.raw and not top.echoes()
@@ -45,7 +45,7 @@ def test_a_run_to_its_end(launch: Launch, terminal: Open, job: Started, tmp_path
     top.until(lambda it: "y/n" in it.shown)
     top.press("n\r")
     top.resize(60, 8)
-    top.until(lambda it: re.search(r"worker/1 +running", it.shown) and "q quit" in it.shown)
+    top.until(lambda it: re.search(r"worker/1 .*running", it.shown) and "q quit" in it.shown)
     top.press("s" * 2)
     top.until(lambda it: "by silent" in it.shown)
     (tmp_path / "enough").touch()

@@ -22,7 +22,8 @@ launch top | tee FILE     one table, then a line for each change
 
 Keys: s sorts, / filters, l shows the log of a task, p stacks, k stops the run,
 q leaves it.
-Exit code: 0; 130 Ctrl-C has left the view; 2 there is no such run."""
+Exit code: 0; 130 Ctrl-C has left the view; 2 there is no such run; 125 its launcher
+has died, and `launch report` tells how far it came."""
 
 RUN = run_argument(" (default: `latest`)")
 #: Hidden: a viewer elsewhere gets the files of the run (`launcher.runs.mirror`).

@@ -203,4 +203,4 @@ def unreachable(run: Run) -> str:
     run.check_seen()
     if run.state is RunState.RUNNING:
         return f"no task of {run.name} runs now: its launcher prepares their start, or copies files"
-    return f"the launcher of {run.name} died and left no report; `launch logs {run.name}` has the output"
+    return f"the launcher of {run.called} died and left no report; `launch report {run.called}` tells more"

@@ -54,15 +54,17 @@ def take(arguments: Mapping[str, Any]) -> int:
     until = time.monotonic() + arguments["seconds"]
     try:
         program = _receive(arguments)
+        # py-spy inherits it. Our own output goes to a pipe, for which it does not count.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_PRINTED_BYTES, _MAX_PRINTED_BYTES))
+        pids = {task: _pythons_of(pid) for task, pid in arguments["tasks"].items()}
+        with ThreadPoolExecutor(_MAX_SIDE_BY_SIDE) as pool:
+            dumps = {
+                task: [pool.submit(_dump, program, pid, until) for pid in of_task]
+                for task, of_task in pids.items()
+            }
+        answers = [_answer(task, [dump.result() for dump in of_task]) for task, of_task in dumps.items()]
     except (LaunchError, OSError) as error:
-        sys.stdout.write(json.dumps([{"tasks": [*arguments["tasks"]], "threads": [], "note": str(error)}]))
-        return 0
-    # py-spy inherits it. Our own output goes to a pipe, for which it does not count.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_PRINTED_BYTES, _MAX_PRINTED_BYTES))
-    pids = {task: _pythons_of(pid) for task, pid in arguments["tasks"].items()}
-    with ThreadPoolExecutor(_MAX_SIDE_BY_SIDE) as pool:
-        dumps = {pid: pool.submit(_dump, program, pid, until) for of_task in pids.values() for pid in of_task}
-        answers = [_answer(task, [dumps[pid].result() for pid in of_task]) for task, of_task in pids.items()]
+        answers = [{"tasks": [*arguments["tasks"]], "threads": [], "note": str(error)}]
     sys.stdout.write(json.dumps(answers))
     return 0
 
@@ -134,18 +136,13 @@ def _dump(program: int, pid: int, until: float) -> Tuple[int, bytes, bytes]:
     # It need not pause a process that is suspended, and cannot.
     argv += ["--nonblocking"] if found is not None and found.state == "T" else []
     with open(memory_file("stacks"), "w+b") as out, open(memory_file("errors"), "w+b") as errors:
-        seconds, status = until - time.monotonic(), -signal.SIGKILL
+        seconds, status = max(0.0, until - time.monotonic()), -signal.SIGKILL
         # A process that py-spy has stopped goes on when py-spy is killed.
         with suppress(subprocess.TimeoutExpired):
-            status = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
-                pass_fds=[program],
-                timeout=max(0.0, seconds),
-                check=False,
-            ).returncode
+            null = subprocess.DEVNULL
+            status = subprocess.call(
+                argv, stdin=null, stdout=out, stderr=errors, pass_fds=[program], timeout=seconds
+            )
         return status, os.pread(out.fileno(), _MAX_PRINTED_BYTES, 0), os.pread(errors.fileno(), 9999, 0)
 
 

@@ -23,12 +23,8 @@ from launcher.common.trusted_io import open_regular, read_at_most
 from launcher.job import RunPaths
 from launcher.output.run_files import replace_file
 from launcher.progress import TAIL_BYTES, Findings, Pace, Progress, ProgressReader
-from launcher.runs.samples import Sample, steps_per_second
+from launcher.runs.samples import Sample, max_bytes_of, steps_per_second
 
-#: The largest size of the file, and how much larger it may be for each task above a number.
-_MAX_BYTES = 2_000_000
-_MAX_BYTES_PER_TASK = 2_000
-_TASKS_WITHIN = 16
 #: How often tasks are compared, and how long the samples are kept that this needs.
 _COMPARE_SECONDS = 5.0
 _PACE_SECONDS = 60.0
@@ -90,7 +86,7 @@ class SampleWriter:
         self._paths, self._progress = paths, ProgressReader(pattern)
         self._pace_seconds = max(_PACE_SECONDS, 3 * every)
         self._fresh_seconds = max(_FRESH_SECONDS, 2 * every)
-        self._max_bytes = _MAX_BYTES + _MAX_BYTES_PER_TASK * max(0, task_count - _TASKS_WITHIN)
+        self._max_bytes = max_bytes_of(task_count)
         self._tasks: dict[TaskId, _Sampled] = {}
         #: What was found since the caller has last taken it.
         self.findings: list[events.Noticed | events.StepsRead] = []

@@ -31,6 +31,9 @@ _MAX_ATTEMPTS = 100
 _MAX_TASKS = 100_000
 #: The kinds of `launcher.common.events.Noticed` that are about one attempt of a task.
 _TASK_NOTICES = ("nan", "slow")
+#: A longer line about a task or a host is damaged, and more characters of a message are left out.
+_MAX_LINE_BYTES, _MAX_TEXT_CHARACTERS = 16 * 1024, 16 * 1024
+_BOUNDED_KINDS = (b'"TaskMoved"', b'"AgentLost"')
 #: How much of the events is read at once.
 _MAX_READ_BYTES = 1 << 20
 #: After so many lines that are no events nothing more is read, as others may have written a gigabyte of them.
@@ -105,6 +108,8 @@ class HistoryReader:
         whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MAX_READ_BYTES else b"")
         self._offset += len(whole)
         for line in whole.splitlines():
+            if len(line) > _MAX_LINE_BYTES and any(kind in line for kind in _BOUNDED_KINDS):
+                continue
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
@@ -143,9 +148,9 @@ class HistoryReader:
         if kind == "TaskMoved":
             self._note_move(event)
         elif kind == "Tell":
-            self._messages.append((at, escape_controls(event["text"])))
+            self._messages.append((at, escape_controls(event["text"][:_MAX_TEXT_CHARACTERS])))
         elif kind == "Noticed":
-            text = escape_controls(event["text"])
+            text = escape_controls(event["text"][:_MAX_TEXT_CHARACTERS])
             self._messages.append((at, text))
             if (task := event["task"]) in self._attempts and event["kind"] in _TASK_NOTICES:
                 self._noticed.setdefault(task, {})[event["kind"]] = text

@@ -7,6 +7,7 @@ later. A line is a moment. Tasks may damage or replace the file, so a line that 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,13 +18,18 @@ from launcher.common.record import Record
 from launcher.common.text import escape_controls
 from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
+from launcher.runs.run import json_of, tasks_of
 
-#: No more of a file is read. The launcher writes less, even for the largest job.
-_MAX_BYTES = 32 << 20
+#: The largest size of the file, and how much larger it may be for each task above a number.
+_MAX_BYTES = 2_000_000
+_MAX_BYTES_PER_TASK = 2_000
+_TASKS_WITHIN = 16
 _MAX_METRICS = 20
 _MAX_NAME = 64
 #: Steps per second are those of the last time of this length.
 _RATE_SECONDS = 60.0
+#: A task that needs longer for its steps, which is 30 years, has printed something else.
+_MAX_SECONDS_LEFT = 1e9
 
 
 class Sample(Record):
@@ -54,11 +60,12 @@ class SampleReader:
 
     Args:
         paths: The files of the run.
-        max_bytes: How many bytes at the end of the file are read at most.
+        max_bytes: How many bytes at the end of the file are read at most. No more are read than the launcher
+            writes.
     """
 
-    def __init__(self, paths: RunPaths, max_bytes: int = _MAX_BYTES) -> None:
-        self._path, self._max_bytes = paths.samples, max_bytes
+    def __init__(self, paths: RunPaths, max_bytes: int | None = None) -> None:
+        self._paths, self._max_bytes = paths, max_bytes
         #: The samples of each task, by its name, the oldest first.
         self.series: dict[str, list[Sample]] = {}
         #: Which file was read: its device and its number.
@@ -73,13 +80,14 @@ class SampleReader:
 
         The launcher replaces a file that is full, and then all of it is read again.
         """
-        with suppress(OSError), open_regular(self._path, links=False) as file:
+        with suppress(OSError), open_regular(self._paths.samples, links=False) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if identity != self._file or status.st_size < self._offset:
-                self._file, self._bytes_left, self.series = identity, _MAX_BYTES, {}
+                tasks = tasks_of(json_of(self._paths.plan) or {})
+                self._file, self._bytes_left, self.series = identity, max_bytes_of(len(tasks)), {}
                 # The first line may begin before, and is then wrong.
-                self._offset = max(0, status.st_size - self._max_bytes)
+                self._offset = max(0, status.st_size - (self._max_bytes or self._bytes_left))
             file.seek(self._offset)
             complete, newline, _ = file.read(self._bytes_left).rpartition(b"\n")
             self._offset += len(complete) + len(newline)
@@ -97,6 +105,11 @@ class SampleReader:
             for task, fields in moment["tasks"].items():
                 if at is not None and is_task_name(task) and (sample := _sample(at, fields)) is not None:
                     self.series.setdefault(task, []).append(sample)
+
+
+def max_bytes_of(task_count: int) -> int:
+    """Return how large the file of a job with so many tasks may become."""
+    return _MAX_BYTES + _MAX_BYTES_PER_TASK * max(0, task_count - _TASKS_WITHIN)
 
 
 def _sample(at: float, fields: Any) -> Sample | None:
@@ -170,7 +183,8 @@ def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) 
         steps -= _steps_between(changes[-1], changes[-2]) * (start - began) / (second - began)
         began = start
     took = max(newest - began, samples[-1].at - newest)
-    return steps / took if took > 0 else None
+    rate = steps / took if took > 0 else math.inf
+    return rate if math.isfinite(rate) else None
 
 
 def _time_of(sample: Sample) -> float:
@@ -197,4 +211,5 @@ def seconds_left(samples: Sequence[Sample]) -> float | None:
     rate = steps_per_second(samples)
     if last is None or last.step is None or last.total is None or not rate or last.step > last.total:
         return None
-    return (last.total - last.step) / rate
+    left = (last.total - last.step) / rate
+    return left if left < _MAX_SECONDS_LEFT else None

@@ -102,7 +102,7 @@ def test_a_long_time_is_drawn_evenly(paths: RunPaths):
 
 
 def test_the_file_stays_small_whatever_tasks_write_into_it(paths: RunPaths, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("launcher.launch.sample_writer._MAX_BYTES", 10_000)
+    monkeypatch.setattr("launcher.runs.samples._MAX_BYTES", 10_000)
     writer, file = SampleWriter(paths, 1, None), Path(paths.samples)
     for at in range(1000):
         writer.write([measurement(at + 1, cpu=at)])

@@ -148,3 +148,26 @@ def test_time_left(samples: list[Sample], left: float | None):
 def test_steps_count_from_when_they_were_printed():
     samples = [Sample(2, 1, step=10, printed_at=1.0), Sample(4, 1, step=20, printed_at=3.5)]
     assert steps_per_second(samples) == pytest.approx(4.0)
+
+
+def test_numbers_that_lead_to_no_time_and_no_speed(tmp_path: Path):
+    """Steps that a task has made up neither end a viewer nor show a number of 300 digits."""
+    for steps, times in (((1e-300, 2e-300), (1, 2)), ((1, 2), (1, 2)), ((-1e300, 1e300), (1, 1 + 2e-16))):
+        samples = [Sample(at, 1, step=step, total=1e300) for step, at in zip(steps, times, strict=True)]
+        assert seconds_left(samples) is None
+    denormal = [Sample(0.0, 1, step=-1e300), Sample(5e-324, 1, step=1e300)]
+    assert steps_per_second(denormal) is None
+
+
+def test_no_more_is_read_than_the_launcher_writes(tmp_path: Path):
+    """A task that has written more keeps busy neither viewers nor the launcher at its end."""
+    paths = RunPaths(str(tmp_path))
+    Path(paths.samples).write_text(line(1, step=1) * 100_000 + line(2, step=7))
+    reader = SampleReader(paths)
+    assert reader.read()
+    read = reader.series["worker/0"]
+    assert len(read) < 2_000_000 / len(line(1, step=1)) and read[-1].step == 7
+    tasks = [{"task": f"worker/{number}"} for number in range(1000)]
+    Path(paths.plan).write_text(json.dumps({"tasks": tasks}))
+    reader = SampleReader(paths)
+    assert reader.read() and len(reader.series["worker/0"]) > len(read)

@@ -148,6 +148,21 @@ def test_events_are_read_in_bounded_pieces(root: str):
     assert not reader.read(), "nobody is kept busy by what is no event"
 
 
+def test_long_texts_of_events_are_not_kept(root: str):
+    """So a file of a gigabyte is read in little memory, and a page has few bytes to send."""
+    long, lost = "x" * 100_000, {"event": "AgentLost", "at": 1e9, "host": "node1", "why": "gone"}
+    events = [moved("worker/0", "failed", 2, detail=long), {**lost, "why": long}, lost]
+    events += [{"event": "Tell", "at": 1e9, "text": long}] * 3
+    paths = load(root).paths  # type: ignore[union-attr]
+    Path(paths.events).write_text("".join(f"{json.dumps(event)}\n" for event in [*EVENTS, *events]))
+    reader = HistoryReader(paths)
+    while reader.read():
+        continue
+    history = reader.history()
+    assert len(str(history)) < 60_000 and 2 not in history.attempts["worker/0"]
+    assert history.lost_hosts[-1]["why"] == "gone" and history.messages[-1][1].startswith("xxx")
+
+
 def test_many_tasks_are_folded_and_the_bad_ones_named(state: Path):
     names = [f"worker/{n}" for n in range(990)] + [f"ps/{n}" for n in range(10)]
     plan = {**PLAN, "tasks": [{"task": name, "host": "node1"} for name in names]}

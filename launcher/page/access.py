@@ -78,8 +78,6 @@ class Access:
                     MutableHeaders(scope=message).update(_HEADERS)
                 await send(message)
 
-            if scope["type"] != "http":  # A WebSocket. There are none.
-                return
             refused = self._answer(Request(scope))
             if scope["path"] != _METRICS:
                 scope["root_path"] = self.folder

@@ -6,8 +6,8 @@ the watching, and the job knows nothing of either.
 
 from __future__ import annotations
 
+import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from launcher.backends.watcher import RunWatcher
 from launcher.common.errors import LaunchError
 from launcher.page.app import PageApp
 from launcher.page.viewers import MAX_VIEWERS
+from launcher.threads import start_function
 
 #: The longest wait for a change of the run.
 _LOOK_SECONDS = 0.4
@@ -26,7 +27,7 @@ _PAUSE_SECONDS = 0.3
 #: The pause while nobody looks at the page.
 _IDLE_SECONDS = 5.0
 #: How long viewers have at the end to receive the last change.
-_LAST_SECONDS = 1.0
+_LAST_SECONDS = 1
 
 
 def listen(port: int) -> socket.socket:
@@ -38,16 +39,11 @@ def listen(port: int) -> socket.socket:
     Raises:
         LaunchError: The port is not free, or needs more rights.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # A page that has just ended leaves connections that would keep the port for a minute.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(MAX_VIEWERS)
+        return socket.create_server(("127.0.0.1", port), backlog=MAX_VIEWERS)
     except OSError as error:
-        listener.close()
-        raise LaunchError(f"cannot listen on port {port} of 127.0.0.1: {error.strerror}") from error
-    return listener
+        reason = os.strerror(error.errno or 0)
+        raise LaunchError(f"cannot listen on port {port} of 127.0.0.1: {reason}") from error
 
 
 @contextmanager
@@ -67,13 +63,10 @@ def serving(app: PageApp, listener: socket.socket) -> Iterator[None]:
         ws="none",
         http="h11",
         loop="asyncio",
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=_LAST_SECONDS,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), name="page", daemon=True)
-    thread.start()
+    thread = start_function(server.run, [listener], name="page")
     try:
         yield
     finally:

@@ -78,11 +78,7 @@ def run(settings: Settings) -> int:
 
     target_run = find(settings[RUN])
     target_run.check_trusted()
-    access = Access(
-        allowed_hosts=settings[ALLOW_HOST],
-        is_shared=settings[SHARE],
-        metrics_token=_metrics_token(settings),
-    )
+    access = Access(settings[ALLOW_HOST], _metrics_token(settings), is_shared=settings[SHARE])
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)

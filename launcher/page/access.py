@@ -18,8 +18,6 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-_TOKEN_BYTES = 32
-_FOLDER_BYTES = 16
 _COOKIE = "launch-page"
 _METRICS = "/metrics"
 _FORBIDDEN = "Open the address with the token that `launch` has printed"
@@ -50,21 +48,19 @@ class Access:
 
     Args:
         allowed_hosts: Further names of the server, such as that of a proxy.
-        is_shared: Whether there is a second token, which can only read.
         metrics_token: The token of ``/metrics``. Empty if nobody may read them.
+        is_shared: Whether there is a second token, which can only read.
     """
 
-    def __init__(
-        self, *, allowed_hosts: Collection[str] = (), is_shared: bool = False, metrics_token: str = ""
-    ) -> None:
+    def __init__(self, allowed_hosts: Collection[str], metrics_token: str, *, is_shared: bool) -> None:
         self._allowed_hosts = {name.lower() for name in allowed_hosts}
         self._metrics_token = metrics_token
-        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.token = secrets.token_urlsafe()
         #: Empty if there is none.
-        self.read_token = secrets.token_urlsafe(_TOKEN_BYTES) if is_shared else ""
+        self.read_token = secrets.token_urlsafe() if is_shared else ""
         #: Servers on other ports of this machine, perhaps of other users, get the same cookies. So the page
         #: is in a folder whose name they cannot guess, and its cookie is for this folder.
-        self.folder = f"/{secrets.token_urlsafe(_FOLDER_BYTES)}"
+        self.folder = f"/{secrets.token_urlsafe()}"
 
     def guarded(self, app: ASGIApp) -> ASGIApp:
         """Return an app that answers each request that is not allowed, and lets another one answer the rest.

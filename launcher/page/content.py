@@ -72,7 +72,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "run_dir": view.run.paths.root,
         "tensorboard": report.tensorboard,
         "failure": failure_report(report, view.run.paths).removeprefix("launch: "),
-        "tasks": [_task_content(row, view.seen_at, lines.get(row.task, "")) for row in rows],
+        "tasks": [_task_content(row, seen_at, lines.get(row.task, "")) for row in rows],
         # The table shows these and the folded ones, until the user asks for others.
         "first": [row.task for row in named],
         "folded": [_folded_content(row, seen_at) for row in folded],

@@ -38,7 +38,6 @@ from launcher.runs.view import RunView
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _STATIC_FOLDER = str(Path(__file__).parent / "static")
-_MAX_WORDS_CHARACTERS = 1000
 _NO_TASK = {"error": "the run has no such task"}
 #: What a viewer may do: the commands of launch with their options. What takes longer goes on without them.
 _ACTIONS = {"stop": ("--timeout", "5"), "restart": ("--timeout", "5"), "stacks": ()}
@@ -60,19 +59,17 @@ class PageApp:
         self._view: RunView
         # A user who clicks often does not start many commands.
         self._actions = asyncio.Semaphore(2)
-        get = {
-            "/": self._index,
-            "/events": self._events,
-            "/graphs": self._graphs,
-            "/log": self._log,
-            "/metrics": self._metrics,
-        }
-        routes: list[Route | Mount] = [Route(path, answer, methods=["GET"]) for path, answer in get.items()]
-        routes += [Route(f"/{command}", self._act, methods=["POST"]) for command in _ACTIONS]
-        routes.append(Mount("/static", StaticFiles(directory=_STATIC_FOLDER)))
-        handlers = {Exception: _report_fault}
+        routes = [
+            Route("/", self._index),
+            Route("/events", self._events),
+            Route("/graphs", self._graphs),
+            Route("/log", self._log),
+            Route("/metrics", self._metrics),
+            *(Route(f"/{command}", self._act, methods=["POST"]) for command in _ACTIONS),
+            Mount("/static", StaticFiles(directory=_STATIC_FOLDER)),
+        ]
         #: Serves the page, as ASGI wants it.
-        self.asgi = access.guarded(Starlette(routes=routes, exception_handlers=handlers))
+        self.asgi = access.guarded(Starlette(routes=routes, exception_handlers={Exception: _report_fault}))
 
     def show(self, view: RunView) -> None:
         """Show the run as it is now. Only one thread calls this."""
@@ -114,7 +111,7 @@ class PageApp:
                 pieces = await run_in_threadpool(logs.pieces, path)
                 headers = {"Content-Disposition": f'attachment; filename="{quote(os.path.basename(path))}"'}
                 return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
-            if words := query.get("search", "")[:_MAX_WORDS_CHARACTERS]:
+            if words := query.get("search"):
                 return JSONResponse(await run_in_threadpool(logs.search, path, words))
             return JSONResponse(await run_in_threadpool(logs.window, path, _number(request, "start")))
         except FileNotFoundError:  # This is usual, so that the browser need not complain.

@@ -28,8 +28,6 @@ from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _MAX_COMMAND_CHARACTERS = 20_000
 _MAX_PROBLEMS = 20
-#: More tasks than this are folded, as the lines of the graphs are.
-_MAX_ROWS = MAX_LINES
 #: The columns of the table of tasks: a key of its rows, the header, and the form of the values.
 _COLUMNS = (
     ("task", "Task", "text"),
@@ -51,7 +49,8 @@ _COLUMNS = (
 def page_content(view: RunView) -> dict[str, Any]:
     """Return what the page shows of a run as it was at one moment, by key, ready for JSON."""
     rows, report, seen_at = view.rows(), view.report, view.seen_at
-    named, folded = named_and_folded(rows, _MAX_ROWS)
+    # Tasks are folded where the lines of the graphs are.
+    named, folded = named_and_folded(rows, MAX_LINES)
     lines = {row.task: last_line_of(view.run.paths.root, row.task) for row in named}
     problems = [row for row in rows if row.is_remarkable][:_MAX_PROBLEMS]
     return {

@@ -139,7 +139,10 @@ class PageApp:
             return JSONResponse(_NO_TASK, 404)
         async with self._actions:
             words = (command, *_ACTIONS[command], "--", self._run.paths.root, *names)
-            code, text = await run_in_threadpool(_run_command, words)
+            try:
+                code, text = await run_in_threadpool(_run_command, words)
+            except asyncio.CancelledError:  # The page ends with its run, and `launch stop` waits for that.
+                return JSONResponse({"text": f"launch {command} was asked, and the page ends now"}, 202)
         if code == TIMED_OUT_EXIT_CODE:
             return JSONResponse({"text": f"asked, and not done yet: {text}"}, 202)
         return JSONResponse({"error": text}, 409) if code else JSONResponse({"text": text})

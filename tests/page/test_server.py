@@ -286,6 +286,13 @@ def test_the_page_beside_a_job_shows_its_end(launch: Launch, beside: tuple[Start
     assert viewer.token not in (last_run(launch).path / "events.jsonl").read_text()
 
 
+def test_the_page_beside_a_job_may_stop_it(beside: tuple[Started, Viewer, int]):
+    """It answers, although it ends with the job for whose end `launch stop` waits."""
+    started, viewer, page = beside
+    assert viewer.act("/stop").status in (200, 202)
+    assert started.wait().code == 143 and not alive(page)
+
+
 def test_a_page_that_is_killed_leaves_nothing(
     launch: Launch, beside: tuple[Started, Viewer, int], tmp_path: Path
 ):

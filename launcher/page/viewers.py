@@ -77,6 +77,8 @@ class Viewers:
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the content and then its changes, as server-sent events, until viewer or server end."""
         known = _NOTHING
+        if self.count >= MAX_VIEWERS:  # Others have come since this one asked.
+            return
         self._loop = asyncio.get_running_loop()
         self.count += 1
         self.wanted.set()

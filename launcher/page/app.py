@@ -135,6 +135,9 @@ class PageApp:
         """Run a command of launch, which does the same as in a terminal, and answer with what it says."""
         command, names = request.url.path.rpartition("/")[2], request.query_params.getlist("task")
         tasks = self._tasks()
+        # Without a name all tasks are meant, so a misspelt parameter must not pass.
+        if len(names) < len(request.query_params.multi_items()):
+            return JSONResponse({"error": "only `task` is known"}, 400)
         if not {*tasks, *(task.role for task in tasks)}.issuperset(names):
             return JSONResponse(_NO_TASK, 404)
         async with self._actions:

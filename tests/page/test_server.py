@@ -151,6 +151,7 @@ def test_wrong_requests_are_refused(launch: Launch, ended: RunFolder):
     assert viewer.ask("/log?task=worker/0").status == 404
     for names in ("task=worker/9", "task=worker/0&task=--now", "task=", "task=worker/0%00", "task=../worker"):
         assert viewer.act(f"/stop?{names}").status == 404
+    assert viewer.act("/stop?tasks=worker/0").status == 400
     for query in ("start=-1", "start=x", "start=1e9", f"start={'9' * 30}", "since=nan"):
         assert viewer.ask(f"/graphs?{query}").status == 200
     assert page.stop(signal.SIGTERM, code=130).err == ""

@@ -105,7 +105,7 @@ def watched(start: Callable[..., Started], name: str) -> str:
     assert (row["run"], row["state"], row["tasks"]) == (name, "running", {"worker": 2})
     tasks = start("ps", name).wait(30).out
     assert re.findall(r"^(worker/\d) .* running .*  1  ", tasks, re.M) == ["worker/0", "worker/1"], tasks
-    stacks = start("stacks", name, "--timeout", "1m").wait(90).out
+    stacks = start("stacks", name).wait(90).out
     assert re.search(r"^    <module> \(train\.py:\d+\)|worker\[0-1\]: it is no Python", stacks, re.M), stacks
     attach = start("attach")
     assert "worker/1: attempt 2" in start("restart", name, "worker/1").wait(60, code=0).out

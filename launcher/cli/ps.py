@@ -258,12 +258,15 @@ def _task_as_json(
     name = task["task"]
     is_restarting = name in state.restarting
     last = samples[-1] if samples and samples[-1].attempt == task["attempt"] else Sample(0.0, 1)
-    in_use = last if TaskState(task["state"]) in _ALIVE_STATES else Sample(0.0, 1)
+    # Of a host that does not answer, nobody knows what its tasks use now.
+    memory = state.memory.get(name)
+    is_known = memory is not None and TaskState(task["state"]) in _ALIVE_STATES
+    in_use = last if is_known else Sample(0.0, 1)
     return {
         **task,
         "restarting": is_restarting,
         # It is None as long as no host has measured it.
-        "memory": state.memory.get(name),
+        "memory": memory,
         **{field: getattr(in_use, field) for field in ("cpu", "gpu", "gpu_memory", "printed_at")},
         **{field: getattr(last, field) for field in ("step", "total", "metrics")},
         "steps_per_s": None if last.step is None else steps_per_second(samples),

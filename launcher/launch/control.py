@@ -293,10 +293,9 @@ class Control:
             return {"error": str(error)}
         if request.measure:  # It is a `TasksRequest`.
             self._measure()
-        alive = self._job.machine.state.tasks.not_gone
         return {
             "report": record_as_dict(self._job.report()),
-            "memory": {task: size for task, size in self._memory.items() if task in alive},
+            "memory": self._memory,
             "measuring": [*self._measuring],
             "restarting": [*self._job.machine.state.tasks.restarting],
         }
@@ -347,6 +346,12 @@ class Control:
             host
             for host in machine.busy_hosts()
             if host in unknown or self._measured_at.get(host, 0.0) <= oldest
+        }
+        # What they have told before is too old.
+        self._memory = {
+            task: size
+            for task, size in self._memory.items()
+            if task in tasks.not_gone and tasks[task].host not in self._measuring
         }
         for host in self._measuring:
             self._job.send(events.Measure(host))

@@ -24,6 +24,7 @@ from launcher.common.report import (
     TaskState,
     report_from_json,
 )
+from launcher.common.trusted_io import open_regular
 from launcher.config.table import JSON, REPORT
 from launcher.job import JobSpec, Placement, RunPaths
 from launcher.launch.options import LaunchOptions
@@ -31,7 +32,7 @@ from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.run_files import json_text, write_for_user, write_json
 from launcher.runs.run import Run, json_of
-from launcher.runs.samples import Sample, SampleReader
+from launcher.runs.samples import Sample, SampleReader, max_bytes_of
 from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _INTERRUPTED_EXIT_CODE = 130
@@ -86,7 +87,8 @@ def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | Non
 def with_progress(report: Report, paths: RunPaths) -> Report:
     """Return a report with a selection of the steps and metrics that the samples of its tasks contain."""
     samples = SampleReader(paths)
-    if not samples.read():
+    # Without any step, reading the samples of thousands of tasks would be in vain.
+    if not _contains(paths.samples, b'"step":', max_bytes_of(len(report.tasks))) or not samples.read():
         return report
     count = max(1, min(_MAX_POINTS_OF_TASK, _MAX_POINTS // len(report.tasks)))
     tasks = [
@@ -94,6 +96,15 @@ def with_progress(report: Report, paths: RunPaths) -> Report:
         for task in report.tasks
     ]
     return replace(report, tasks=tuple(tasks))
+
+
+def _contains(path: str, word: bytes, size: int) -> bool:
+    """Return whether a word is at the start of a file, of which so many bytes are looked at."""
+    try:
+        with open_regular(path, links=False) as file:
+            return word in file.read(size)
+    except OSError:
+        return False
 
 
 def _points(samples: Sequence[Sample], count: int) -> Iterator[ProgressPoint]:

@@ -37,8 +37,8 @@ launch page --port 9400 --token-file FILE   with /metrics for Prometheus
 
 Only this machine can open it, with the token in the address; from another one
 through SSH. Ctrl-C ends the page, and not the run.
-Exit code: 130 Ctrl-C; 0 with --until-end; 2 there is no such run; 125 the port
-is not free."""
+Exit code: 130 Ctrl-C, 143 SIGTERM; 0 with --until-end; 2 there is no such run;
+125 the port is not free."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKEN_PATTERN = r"[A-Za-z0-9._~+/=-]{16,}"
@@ -81,7 +81,7 @@ def run(settings: Settings) -> int:
     access = Access(settings[ALLOW_HOST], _metrics_token(settings), is_shared=settings[SHARE])
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, _end)
     with RunWatcher(target_run) as watcher:
         app = PageApp(target_run, access)
         app.show(watcher.look(0.0))
@@ -94,7 +94,7 @@ def run(settings: Settings) -> int:
             try:
                 with _browser(f"{address}{access.token}", watcher.run, settings):
                     follow(app, watcher, until_end=settings[UNTIL_END])
-            except KeyboardInterrupt:
+            except SystemExit:
                 # A launcher that has written its report ends the page of its job, and waits for that.
                 if target_run.report():
                     app.show(replace(watcher.look(0.0), state=RunState.ENDED))
@@ -102,11 +102,11 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _interrupt(*_: object) -> None:
+def _end(number: int, _: object) -> None:
     """End the page in order at the first signal. Python calls it as the handler of signals."""
-    for number in _SIGNALS:  # Another one must not interrupt the end.
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    for each in _SIGNALS:  # Another one must not interrupt the end.
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def test_a_run_that_died_or_has_not_begun(launch: Launch, tmp_path: Path):
     (folder.path / "events.jsonl").write_bytes(b'{"event": []}\n\xff\n' + b"[" * 100_000)
     page, viewer = page_of(launch, str(folder.path))
     assert viewer.ask("/").status == 200
-    page.stop(signal.SIGTERM, code=130)
+    page.stop(signal.SIGTERM, code=143)
 
 
 @pytest.mark.promise("the page answers only who has its token, and changes nothing for others")
@@ -154,7 +154,7 @@ def test_wrong_requests_are_refused(launch: Launch, ended: RunFolder):
     assert viewer.act("/stop?tasks=worker/0").status == 400
     for query in ("start=-1", "start=x", "start=1e9", f"start={'9' * 30}", "since=nan"):
         assert viewer.ask(f"/graphs?{query}").status == 200
-    assert page.stop(signal.SIGTERM, code=130).err == ""
+    assert page.stop(signal.SIGTERM, code=143).err == ""
 
 
 def test_logs(launch: Launch, ended: RunFolder):
@@ -273,7 +273,7 @@ mv {noted}.new {noted}
     assert mode == "600" and f"url=http://127.0.0.1:{viewer.port}/?token={viewer.token}" in leads
     assert viewer.token not in command and viewer.token not in command_line(page.pid)
     assert "ssh" not in page.out
-    page.stop(signal.SIGTERM, code=130)
+    page.stop(signal.SIGTERM, code=143)
     assert not (ended.path / "page.html").exists()
 
 

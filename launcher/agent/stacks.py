@@ -26,7 +26,7 @@ from launcher.common.errors import LaunchError
 from launcher.common.trusted_io import memory_file
 
 _MAX_SIDE_BY_SIDE = 4
-#: More processes of one task are not looked at, and more threads, frames and characters of one are left out.
+#: The largest numbers of processes of a task, of threads, of frames of a thread, and of characters of a text.
 _MAX_PROCESSES, _MAX_THREADS, _MAX_FRAMES, _MAX_CHARACTERS = 8, 20, 100, 200
 #: The most that py-spy may print about one process, and this program about one task.
 _MAX_PRINTED_BYTES, _MAX_TASK_BYTES = 4 << 20, 32 << 10

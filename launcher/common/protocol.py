@@ -41,7 +41,7 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 _MAX_FIELDS_BYTES = 1024 * 1024
 #: How much an agent keeps for the launcher before it stops reading from its tasks.
 WINDOW_BYTES = 8 * 1024 * 1024
-#: The time between two pings at most. They are sent at multiples of the other time.
+#: The longest time between two pings, each of which is sent at a multiple of the second number.
 PING_SECONDS = 2.0
 _PING_GRID_SECONDS = 0.25
 #: How long an agent without a connection waits for a new one, until the first ping has told it another time.

@@ -23,7 +23,7 @@ _READ_BYTES = 4096
 _STDERR = 2
 #: How long the tasks of a detached job wait for the address of the page.
 _ADDRESS_SECONDS = 10.0
-#: No more of what it prints is shown.
+#: The largest number of bytes of its output that are shown.
 _MAX_SHOWN_BYTES = 16 * 1024
 
 

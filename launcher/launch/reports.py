@@ -99,7 +99,7 @@ def with_progress(report: Report, paths: RunPaths) -> Report:
 
 
 def _contains(path: str, word: bytes, size: int) -> bool:
-    """Return whether a word is at the start of a file, of which so many bytes are looked at."""
+    """Return whether the first bytes of a file, `size` at most, contain a word."""
     try:
         with open_regular(path, links=False) as file:
             return word in file.read(size)
@@ -108,7 +108,7 @@ def _contains(path: str, word: bytes, size: int) -> bool:
 
 
 def _points(samples: Sequence[Sample], count: int) -> Iterator[ProgressPoint]:
-    """Yield the steps in samples, at most so many, spread evenly until the last one."""
+    """Yield the steps that samples contain, `count` of them at most, evenly spread, with the last one."""
     firsts: dict[tuple[int, float], Sample] = {}
     for sample in samples:
         if sample.step is not None and abs(sample.step) < _MAX_NUMBER:

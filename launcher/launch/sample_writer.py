@@ -28,7 +28,7 @@ from launcher.runs.samples import Sample, max_bytes_of, steps_per_second
 #: How often tasks are compared, and how long the samples are kept that this needs.
 _COMPARE_SECONDS = 5.0
 _PACE_SECONDS = 60.0
-#: A task without a sample for so long has ended, or its host cannot be reached.
+#: A task that was not sampled for this long has ended, or its host cannot be reached.
 _FRESH_SECONDS = 30.0
 _APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -56,7 +56,7 @@ class _Sampled:
         self.log = (0, 0)
         #: How far it was then, as fields of a sample.
         self.progress: Mapping[str, Any] = {}
-        #: The samples of the last time, if it has printed steps.
+        #: The samples of the last minute, if it has printed steps.
         self.samples: deque[Sample] = deque()
 
     @property
@@ -65,7 +65,7 @@ class _Sampled:
         return bool(self.progress.get("step", 0) >= self.progress.get("total", math.inf))
 
     def pace(self) -> Pace:
-        """Return how fast it was in the last time."""
+        """Return how fast it was in the last minute."""
         cpus = [sample.cpu for sample in self.samples if sample.cpu is not None]
         gpus = [sample.gpu for sample in self.samples if sample.gpu is not None]
         means = [sum(uses) / len(uses) if uses else None for uses in (cpus, gpus)]

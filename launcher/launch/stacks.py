@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _HOST_SECONDS, _SECONDS_THERE = 25.0, 20.0
 #: So many hosts are sent the program at a time.
 _MAX_HOSTS_AT_ONCE = 16
-#: So many lines say where tasks hang, and so many show all functions.
+#: The largest number of lines that name where tasks hang, and of lines with whole stacks.
 _MAX_SUMMARY_LINES, _MAX_LINES = 10, 200
 _ENTRY = "launcher.agent.stacks:take"
 _PIECE_BYTES = 64 << 10
-#: A host may answer with so many bytes for each task.
+#: The largest answer of a host, in bytes for each of its tasks.
 _MAX_TASK_BYTES = 256 << 10
 
 

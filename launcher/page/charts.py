@@ -15,7 +15,7 @@ from launcher.runs.graphs import Graph
 
 #: Colours of lines, by classes of the template. Further lines are dashed.
 _COLOURS = 8
-#: Where a task was not measured for so many seconds, and for so many moments of a graph, its line has a gap.
+#: A line has a gap where its task was not measured for longer than this, in seconds and in moments.
 _MIN_GAP_SECONDS, _GAP_MOMENTS = 10.0, 4
 
 

@@ -29,7 +29,7 @@ from launcher.runs.view import RunView, TaskRow
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 _TASK_HEADERS = (*RESULT_HEADERS, "CPU time", "step", "steps/s")
 _MAX_TASKS = 1000
-#: Of so many tasks the last lines are shown, the worst first.
+#: The largest number of tasks whose last lines are shown. The tasks that failed come first.
 _MAX_LOGS = 20
 _LOG_LINES = 20
 _LOG_BYTES = 16 * 1024

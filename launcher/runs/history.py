@@ -36,7 +36,7 @@ _MAX_LINE_BYTES, _MAX_TEXT_CHARACTERS = 16 * 1024, 16 * 1024
 _BOUNDED_KINDS = (b'"TaskMoved"', b'"AgentLost"')
 #: How much of the events is read at once.
 _MAX_READ_BYTES = 1 << 20
-#: After so many lines that are no events nothing more is read, as others may have written a gigabyte of them.
+#: The reader gives up after this number of lines that are no events, as a task may write them without end.
 _MAX_DAMAGED_LINES = 100
 #: The exit code of a run whose launcher was killed, as that of ``launch attach``.
 _DIED_EXIT_CODE = 125

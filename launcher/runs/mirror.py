@@ -2,7 +2,7 @@
 
 `send_files` runs on the machine of the launcher, and writes to a stream what is new again and again. The
 other end, `receive_files`, believes nothing of it. A message is a line such as ``append 120 events.jsonl``,
-then so many bytes. An empty line ends a round.
+followed by that number of bytes. An empty line ends a round.
 """
 
 from __future__ import annotations

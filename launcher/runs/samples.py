@@ -26,7 +26,7 @@ _MAX_BYTES_PER_TASK = 2_000
 _TASKS_WITHIN = 16
 _MAX_METRICS = 20
 _MAX_NAME = 64
-#: Steps per second are those of the last time of this length.
+#: Over how long a time, until now, steps per second are counted.
 _RATE_SECONDS = 60.0
 #: A task that needs longer for its steps, which is 30 years, has printed something else.
 _MAX_SECONDS_LEFT = 1e9
@@ -108,7 +108,7 @@ class SampleReader:
 
 
 def max_bytes_of(task_count: int) -> int:
-    """Return how large the file of a job with so many tasks may become."""
+    """Return the largest size in bytes of the file of samples of a job with this number of tasks."""
     return _MAX_BYTES + _MAX_BYTES_PER_TASK * max(0, task_count - _TASKS_WITHIN)
 
 
@@ -148,14 +148,14 @@ def _number(fields: Any, name: str, low: float = -1e300, high: float = 1e300) ->
 
 
 def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) -> float | None:
-    """Return how many steps a task does in a second, in the last time of its last attempt.
+    """Return how many steps a task does in a second, as counted lately in its last attempt.
 
     A step that falls below the one before belongs to the next epoch, and the rest of the one before was done.
     A task that has not changed its step for longer than usual becomes slower and slower.
 
     Args:
         samples: The samples of the task, the oldest first.
-        seconds: How long that time is: by default a minute.
+        seconds: Over how long a time, until the last sample, steps are counted: by default a minute.
 
     Returns:
         None if it has printed fewer than two steps.

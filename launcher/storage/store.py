@@ -1,0 +1,485 @@
+"""Finds, reads and writes files at URLs, so that a short failure of the store does no harm.
+
+Each call of a library is limited in time, because some of them would wait for minutes. What fails is tried
+again for `PATIENCE_SECONDS`, unless that cannot help: reading goes on at the byte where it stopped, and a
+file that is written is written again as a whole. It gets its name only when it is complete. Every error is a
+`StorageError` of one line.
+"""
+
+import io
+import os
+import queue
+import secrets
+import threading
+import time
+from contextlib import suppress
+from typing import IO, Any, Callable, Dict, List, Tuple, TypeVar
+from urllib.parse import urlsplit
+
+from launcher.common.errors import LaunchError
+from launcher.common.record import Record
+from launcher.storage import urls
+
+_T = TypeVar("_T")
+
+#: For how long something that fails is tried again, since it last worked.
+PATIENCE_SECONDS = 45.0
+#: The same before anything is read or written: then the user waits, and the URL is probably wrong.
+_FIRST_PATIENCE_SECONDS = 4.0
+#: How long one call of a library may take.
+_CALL_SECONDS = 30.0
+#: How long the first call may take, which may look for credentials.
+_FIRST_CALL_SECONDS = 20.0
+_MAX_WAIT_SECONDS = 5.0
+_BUFFER_BYTES = 4 << 20
+#: How much of a file an object store receives at once. It allows 10,000 such parts.
+_PART_BYTES = 16 << 20
+#: The longest text of another library in a message.
+_MAX_TEXT = 300
+#: hdfs-native would try for three minutes. What is worth to be tried again is tried by this module.
+_HDFS_OPTIONS = {
+    "dfs.client.failover.max.attempts": "3",
+    "dfs.client.failover.sleep.base.millis": "100",
+    "dfs.client.failover.sleep.max.millis": "500",
+}
+#: The errors after which trying again is of no use, and the names of such errors of libraries.
+_FINAL = (
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ImportError,
+    NotImplementedError, ValueError, TypeError,
+)  # fmt: skip
+_FINAL_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
+#: The connections of this process to stores, by its id, their scheme and their address.
+_STORES: Dict[Tuple[int, str, str], Any] = {}
+
+
+class StorageError(LaunchError):
+    """A file at a URL cannot be found, read or written. The message begins with the URL.
+
+    Args:
+        url: The URL, which is shown without secrets.
+        why: The reason.
+        is_final: Whether it is of no use to try again.
+    """
+
+    def __init__(self, url: str, why: str, *, is_final: bool = True) -> None:
+        """Make the error of one URL."""
+        self.is_final = is_final
+        super().__init__(f"{urls.shown(url)}: {urls.redacted(why, url)}")
+
+
+class StoredFile(Record):
+    """A file at a URL."""
+
+    url: str
+    #: Its size in bytes. It is -1 if the store does not tell it, as some web servers.
+    size: int
+
+
+# ---------------------------------------------------------------------- finding
+
+
+def find_files(name: str) -> List[StoredFile]:
+    """Return the files that a URL or a pattern in it names, sorted by name.
+
+    A pattern leaves out names that begin with ``_`` or ``.``, as Hadoop does: they are no data.
+
+    Args:
+        name: The URL. In a pattern ``*`` stands for any text without a slash, and ``**`` for any folders.
+
+    Raises:
+        StorageError: There is no such file, it is a folder, or the store cannot be reached.
+    """
+    is_web = urls.scheme_of(name) in ("http", "https")
+    # In the address of a web page a question mark has another meaning.
+    is_pattern = any(character in name for character in ("*" if is_web else "*?["))
+
+    def look() -> List[StoredFile]:
+        """Ask the store once."""
+        store, path = _store(name)
+        store.invalidate_cache()
+        found = store.glob(path, detail=True) if is_pattern else {path: store.info(path)}
+        files = []
+        for file, about in sorted(found.items()):
+            base = file.rstrip("/").rpartition("/")[2]
+            if is_pattern and (about["type"] == "directory" or base.startswith(("_", "."))):
+                continue
+            if about["type"] == "directory":
+                raise StorageError(name, f"is a folder; expected its files, as in {urls.joined(name, '*')}")
+            size = about.get("size")
+            files.append(StoredFile(_url_of(name, file), -1 if size is None else int(size)))
+        if not files:
+            raise StorageError(name, "no file has such a name")
+        return files
+
+    return _tried(name, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+def is_empty(url: str) -> bool:
+    """Return whether a folder contains nothing, or does not exist.
+
+    Raises:
+        StorageError: The store cannot be reached.
+    """
+
+    def look() -> bool:
+        """Ask the store once."""
+        store, path = _store(url)
+        store.invalidate_cache()
+        with suppress(FileNotFoundError):
+            # Some stores list the folder itself.
+            return not [file for file in store.ls(path, detail=False) if file.strip("/") != path.strip("/")]
+        return True
+
+    return _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+def check_url(url: str) -> None:
+    """Check that this process can reach the store of a URL. The file or folder itself may be missing.
+
+    Raises:
+        StorageError: It cannot, or the user may not see it.
+    """
+
+    def look() -> None:
+        """Ask the store once, and after a missing file for the top: the bucket, or the root."""
+        store, path = _store(url)
+        store.invalidate_cache()
+        try:
+            store.info(path.partition("*")[0].rpartition("/")[0] if "*" in path else path)
+        except FileNotFoundError:
+            if urls.scheme_of(url) in ("http", "https"):
+                raise
+            store.info("/" if path.startswith("/") else path.partition("/")[0])
+
+    _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def open_url(url: str, start: int = 0) -> io.BufferedReader:
+    """Open a file to read its bytes.
+
+    The store is asked when the first bytes are read, which may raise a `StorageError`, too.
+
+    Args:
+        url: The URL of the file.
+        start: The number of bytes to skip.
+    """
+    return io.BufferedReader(_UrlFile(url, start), _BUFFER_BYTES)
+
+
+class _UrlFile(io.RawIOBase):
+    """The bytes of a file at a URL, one after another. A connection that is lost is made again.
+
+    Args:
+        url: The URL of the file.
+        start: The number of bytes to skip.
+    """
+
+    def __init__(self, url: str, start: int) -> None:
+        """Prepare to read, without asking the store."""
+        super().__init__()
+        self._url = url
+        #: The number of the next byte.
+        self._position = start
+        #: The file of the library. None before the first byte, and after a failure.
+        self._file: Any = None
+
+    def readable(self) -> bool:
+        """Return that this file can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer, and return their number. It is 0 at the end of the file.
+
+        Raises:
+            StorageError: They could not be read, for longer than is worth waiting.
+        """
+        patience = PATIENCE_SECONDS if self._file is not None else _FIRST_PATIENCE_SECONDS
+        data = _tried(self._url, lambda: self._read(len(buffer)), patience)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def _read(self, size: int) -> bytes:
+        """Read at most so many bytes at the present position, once."""
+        # If this takes too long, another thread reads the same bytes from a file of its own.
+        file, self._file = self._file, None
+        if file is None:
+            store, path = _store(self._url)
+            is_hdfs = urls.scheme_of(self._url) in ("hdfs", "viewfs")
+            file = store.open(path, "rb", **({} if is_hdfs else {"block_size": _BUFFER_BYTES}))
+            if self._position:
+                _skip(file, self._position)
+        data: bytes = file.read(size)
+        total = getattr(file, "size", None)
+        if not data and total is not None and self._position < total:
+            raise OSError(f"ended after {self._position} of {total} bytes")
+        self._file = file
+        return data
+
+    def close(self) -> None:
+        """Close the file of the library."""
+        file, self._file = self._file, None
+        if file is not None:
+            # Nothing was written, so an error is of no interest.
+            with suppress(Exception):
+                file.close()
+        super().close()
+
+
+def _skip(file: Any, size: int) -> None:
+    """Go to the byte with this number, also in what some web servers send, which can only be read."""
+    try:
+        file.seek(size)
+    except (ValueError, io.UnsupportedOperation):
+        while size and (data := file.read(min(size, _BUFFER_BYTES))):
+            size -= len(data)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def store(content: IO[bytes], url: str, moved: Callable[[int], None] = lambda size: None) -> None:
+    """Write a file as a whole. It replaces a file of this name.
+
+    It gets its name when it is complete. If writing fails, nothing of it stays, and it is written again.
+
+    Args:
+        content: What is written, from its beginning. It must be seekable.
+        url: The URL of the file. Folders above it are made.
+        moved: Called after some bytes were written, with their number, in another thread.
+
+    Raises:
+        StorageError: It could not be written, for longer than is worth waiting.
+    """
+    if urls.scheme_of(url) in ("http", "https"):
+        raise StorageError(url, "files cannot be written to a web server")
+
+    def write() -> None:
+        """Write the file once."""
+        content.seek(0)
+        writer = _bounded(lambda: _writer(url), _CALL_SECONDS)
+        try:
+            while data := content.read(_BUFFER_BYTES):
+                # The default binds this piece: a call that takes too long goes on in its thread.
+                _bounded(lambda data=data: writer.write(data), _CALL_SECONDS)  # type: ignore[misc]
+                moved(len(data))
+            _bounded(writer.commit, _CALL_SECONDS)
+        except BaseException:
+            with suppress(Exception):
+                _bounded(writer.discard, _CALL_SECONDS)
+            raise
+
+    _retried(url, write, PATIENCE_SECONDS)
+
+
+def _writer(url: str) -> "_FileWriter":
+    """Return what writes one file."""
+    if (local := urls.local_path(url)) is not None:
+        os.makedirs(os.path.dirname(local), exist_ok=True)
+        return _LocalWriter(local)
+    files, path = _store(url)
+    return (_ObjectWriter if urls.scheme_of(url) in urls.OBJECT_STORES else _FileWriter)(path, files)
+
+
+class _FileWriter:
+    """Writes a file under a temporary name beside it, which is then renamed.
+
+    The name begins with a dot, so that patterns leave it out.
+
+    Args:
+        path: The path of the file.
+        files: The file system of the library.
+    """
+
+    def __init__(self, path: str, files: Any = None) -> None:
+        """Open the temporary file, in its folder, which is made."""
+        folder, _, name = path.rpartition("/")
+        self._path, self._files = path, files
+        self._temporary = f"{folder}/.{name}.{secrets.token_hex(4)}"
+        self._file = self._open()
+
+    def _open(self) -> Any:
+        """Open the temporary file to write it."""
+        self._files.makedirs(self._path.rpartition("/")[0], exist_ok=True)
+        return self._files.open(self._temporary, "wb")
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+
+    def commit(self) -> None:
+        """Give the file its name."""
+        self._file.close()
+        if isinstance(self._files.protocol, str) and self._files.protocol in ("hdfs", "viewfs"):
+            self._files.mv(self._temporary, self._path, overwrite=True)
+            return
+        if self._files.exists(self._path):
+            self._files.rm_file(self._path)
+        self._files.mv(self._temporary, self._path)
+        # WebHDFS tells by its answer, which fsspec ignores, that nothing was renamed.
+        self._files.info(self._path)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        with suppress(Exception):
+            self._file.close()
+        self._files.rm_file(self._temporary)
+
+
+class _LocalWriter(_FileWriter):
+    """The same for a file of this machine, or of a file system that it shares."""
+
+    def _open(self) -> Any:
+        return open(self._temporary, "wb")  # noqa: SIM115 - closed by `commit` or `discard`
+
+    def commit(self) -> None:
+        """Give the file its name, when the disk has its content."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._temporary, self._path)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._file.close()
+        os.unlink(self._temporary)
+
+
+class _ObjectWriter(_FileWriter):
+    """The same for a store of objects, in which a file appears when it is committed."""
+
+    def _open(self) -> Any:
+        return self._files.open(self._path, "wb", autocommit=False, block_size=_PART_BYTES)
+
+    def commit(self) -> None:
+        """Let the store make the object of its parts."""
+        self._file.close()
+        self._file.commit()
+
+    def discard(self) -> None:
+        """Let the store forget the parts."""
+        self._file.discard()
+
+
+# ---------------------------------------------------------------------- calls of libraries
+
+
+def _store(url: str) -> Tuple[Any, str]:
+    """Return the file system of fsspec for a URL, and the path in it.
+
+    Raises:
+        StorageError: A package is missing, or the scheme is unknown.
+    """
+    if missing := urls.missing_package(url):
+        raise StorageError(url, missing)
+    import fsspec  # noqa: PLC0415 - slow, and only where a URL is used
+
+    scheme = urls.scheme_of(url)
+    key = (os.getpid(), scheme, urlsplit(url).netloc)
+    files = _STORES.get(key)
+    if files is None:
+        options: Dict[str, Any] = dict(_HDFS_OPTIONS) if scheme in ("hdfs", "viewfs") else {}
+        try:
+            # fsspec itself keeps one for each thread, and calls run in many.
+            files, _ = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
+        except (ImportError, ValueError) as error:
+            raise StorageError(url, f"cannot be used: {_first_line(error)}") from error
+        _STORES[key] = files
+    return files, files._strip_protocol(url)
+
+
+def _url_of(pattern: str, name: str) -> str:
+    """Return the URL of a file that a pattern has found.
+
+    Args:
+        pattern: The URL with the pattern.
+        name: The name of the file as fsspec tells it: a URL, a path from the root, or one with a bucket.
+    """
+    if urls.is_url(name):
+        return name
+    parts = urlsplit(pattern)
+    return f"{parts.scheme}://{parts.netloc if name.startswith('/') else ''}{name}"
+
+
+def _tried(url: str, call: Callable[[], _T], patience: float, seconds: float = _CALL_SECONDS) -> _T:
+    """Return what a call of a library returns, which is tried again after a failure.
+
+    Args:
+        url: The URL, for messages.
+        call: The call. It may run several times, each time in another thread.
+        patience: For how long it is tried again, in seconds.
+        seconds: How long it may take each time.
+
+    Raises:
+        StorageError: It has failed for too long, or it is of no use to try again.
+    """
+    return _retried(url, lambda: _bounded(call, seconds), patience)
+
+
+def _retried(url: str, call: Callable[[], _T], patience: float) -> _T:
+    """Do the same in this thread, for a call that is limited in time by itself."""
+    deadline, wait = None, 0.2
+    while True:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - libraries raise what they like
+            failure = _failure(url, error)
+            now = time.monotonic()
+            deadline = now + patience if deadline is None else deadline
+            if failure.is_final or now + wait > deadline:
+                # The traceback of a library says nothing to the user, and may contain secrets.
+                raise failure from None
+        # The next attempt makes a connection of its own.
+        _STORES.clear()
+        time.sleep(wait)
+        wait = min(2 * wait, _MAX_WAIT_SECONDS)
+
+
+def _bounded(call: Callable[[], _T], seconds: float) -> _T:
+    """Return what a call returns, if it takes no longer than these seconds.
+
+    Raises:
+        TimeoutError: It takes longer. It goes on in a thread that does not keep the process alive.
+        Exception: Whatever the call raises.
+    """
+    results: "queue.SimpleQueue[Tuple[Any, Any]]" = queue.SimpleQueue()
+
+    def run() -> None:
+        """Call, and pass on the result or the error."""
+        try:
+            results.put((call(), None))
+        except BaseException as error:  # noqa: BLE001 - the other thread raises it
+            results.put((None, error))
+
+    threading.Thread(target=run, name="storage", daemon=True).start()
+    try:
+        value, error = results.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g}s") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[no-any-return]
+
+
+def _failure(url: str, error: Exception) -> StorageError:
+    """Return the error of a library as one of ours."""
+    if isinstance(error, StorageError):
+        return error
+    is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+    text = _first_line(error)
+    # hdfs-native has one kind of error for all that a NameNode answers.
+    is_denied = isinstance(error, PermissionError) or "AccessControlException" in text
+    if isinstance(error, FileNotFoundError):
+        text = "there is no such file" if "is not a file" not in text.lower() else "is a folder"
+    return StorageError(
+        url, f"permission denied: {text}" if is_denied else text, is_final=is_final or is_denied
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error: the others are the stack of a Java program."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip()[:_MAX_TEXT] if lines else type(error).__name__

@@ -1,0 +1,100 @@
+"""What the URL of a file or folder says, without looking whether it exists."""
+
+import re
+from importlib.util import find_spec
+from typing import Optional
+from urllib.parse import unquote, urlsplit
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+#: The module that fsspec needs for a scheme, the package that has it, and the extra of tf-launcher.
+_PACKAGES = {
+    "hdfs": ("hdfs_native", "hdfs-native", "hdfs"),
+    "viewfs": ("hdfs_native", "hdfs-native", "hdfs"),
+    "webhdfs": ("requests", "requests", "hdfs"),
+    "s3": ("s3fs", "s3fs", "s3"),
+    "s3a": ("s3fs", "s3fs", "s3"),
+    "gs": ("gcsfs", "gcsfs", "gcs"),
+    "gcs": ("gcsfs", "gcsfs", "gcs"),
+    "http": ("aiohttp", "aiohttp", "http"),
+    "https": ("aiohttp", "aiohttp", "http"),
+}
+#: Stores of objects, in which a file appears as a whole when it is complete, and nothing is renamed.
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss")
+HIDDEN = "***"
+
+
+def is_url(name: str) -> bool:
+    """Return whether a name begins with a scheme, as in ``hdfs://``."""
+    return _URL.match(name) is not None
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL in small letters, such as ``hdfs``. It is empty for a path."""
+    found = _URL.match(url)
+    return found.group(1).lower() if found else ""
+
+
+def local_path(url: str) -> Optional[str]:
+    """Return the path of a ``file://`` URL, or None for any other URL."""
+    return unquote(urlsplit(url).path) if scheme_of(url) == "file" else None
+
+
+def joined(url: str, *names: str) -> str:
+    """Return the URL of something below a folder.
+
+    Args:
+        url: The URL of the folder, with or without a slash at its end.
+        names: The names of folders in it, and of the file.
+    """
+    return "/".join([url.rstrip("/"), *names])
+
+
+def shown(url: str) -> str:
+    """Return a URL as messages show it: without user, password and query, which may be secrets."""
+    return redacted(url, url)
+
+
+def redacted(text: str, url: str) -> str:
+    """Return a text without the secrets of a URL, which may occur in it.
+
+    Args:
+        text: A message, possibly of another library.
+        url: The URL.
+    """
+    parts = urlsplit(url)
+    secrets = [parts.netloc.rpartition("@")[0], parts.password or ""]
+    # In a pattern for another store than a web server, a question mark stands for a character.
+    if scheme_of(url) in ("http", "https"):
+        secrets.append(parts.query)
+    for secret in secrets:
+        # What is so short occurs by chance.
+        if len(secret) > 1:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
+def secret_fault(url: str) -> str:
+    """Return why a URL is refused where other users could see it, or an empty text if it is not.
+
+    The command line of a process can be read by every user of its machine, and the commands of runs are kept.
+    """
+    if urlsplit(url).password is None:
+        return ""
+    return f"{shown(url)} has a password, which other users of this machine can read"
+
+
+def missing_package(url: str) -> str:
+    """Return which package this Python lacks for a URL, with the command that installs it.
+
+    Returns:
+        A text such as ``hdfs-native is not installed: pip install 'tf-launcher[hdfs]'``, or an empty text if
+        nothing is missing, as far as this is known.
+    """
+    if local_path(url) is not None:
+        return ""
+    if find_spec("fsspec") is None:
+        return "fsspec is not installed: pip install fsspec"
+    module, package, extra = _PACKAGES.get(scheme_of(url), ("", "", ""))
+    if not module or find_spec(module) is not None:
+        return ""
+    return f"{package} is not installed: pip install 'tf-launcher[{extra}]'"

@@ -104,6 +104,17 @@ class TaskPython(Record):
     tf_keras: str | None = None
 
 
+class UrlResult(Record):
+    """Whether the Python of tasks can reach a URL."""
+
+    #: ``ok``, ``missing`` if a package is missing, ``failed``, or ``slow``.
+    state: str
+    #: The error, which names the URL, or what to install.
+    why: str
+    #: The URL without secrets.
+    url: str = ""
+
+
 class HostInspection(Record):
     """The answer of `launcher.agent.checks`, which inspects one host for ``launch check``."""
 
@@ -126,6 +137,8 @@ class HostCheck(Record):
     facts: HostInspection
     #: How many seconds its clock is ahead of this machine's clock.
     clock: float
+    #: The results for the URLs that the user has named.
+    urls: tuple[UrlResult, ...] = ()
 
     def version(self, package: str) -> str:
         """Return the version of a package that the Python of the tasks would import.
@@ -173,7 +186,7 @@ def findings(
     found = [*_addresses(hosts, facts), *_pairs(pairs, hosts, facts), *_versions(reports)]
     found += [*_clocks(reports), *more]
     for report in reports:
-        found += [*_resources(report), *_gpus(report)]
+        found += [*_urls(report), *_resources(report), *_gpus(report)]
     return _merged(found, hosts)
 
 
@@ -392,6 +405,23 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
             seen = f"its clock is {duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} {others}"
             advice = "let it be set from the network: `timedatectl set-ntp true`"
             yield Finding(severity, "clock", (report.host.name,), seen=seen, advice=advice)
+
+
+def _urls(report: HostCheck) -> Iterator[Finding]:
+    """Yield the URLs that the Python of tasks cannot reach."""
+    for result in report.urls:
+        seen, advice = sanitize_host_text(result.why), ""
+        if result.state == "slow":
+            seen = f"{result.url}: no answer in time"
+        elif result.state == "missing":
+            # Such as "s3fs is not installed: pip install 'tf-launcher[s3]'".
+            missing, _, command = seen.partition(": ")
+            seen = f"{result.url}: {missing} for {report.facts.task_python.path}"
+            package = command.removeprefix("pip install ")
+            prepare = f"launch prepare --name NAME tensorflow {package}"
+            advice = f"{command}; on all hosts: {prepare}; in a Dockerfile: RUN {command}"
+        if result.state != "ok":
+            yield Finding(PROBLEM, "url", (report.host.name,), seen=seen, advice=advice)
 
 
 def _resources(report: HostCheck) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ must leave nothing behind on the host.
 ``clock``    ``at``, the clock of this host in seconds since the epoch
 ``look``     ``facts``, see `_facts`, and ``port`` and ``why``, see `_listen`
 ``connect``  ``pairs``, which contains the result of `_reach` for each of the request's ``peers``
+``urls``     ``state``, ``output`` and ``results``, see `_reach_urls`
 ===========  ================================================================================================
 """
 
@@ -104,12 +105,14 @@ def _answer(request: Json) -> None:
     """Print the answer to a request of the launcher as one line of JSON.
 
     Args:
-        request: The request. Its ``do`` is ``clock``, ``look`` or ``connect``, see the top of this module.
+        request: The request. Its ``do`` says which kind it is, see the top of this module.
     """
     if request["do"] == "clock":
         answer: Json = {"at": time.time()}
     elif request["do"] == "look":
         answer = {"facts": _facts(request), **_listen(request)}
+    elif request["do"] == "urls":
+        answer = _reach_urls(request)
     else:
         answer = _connect(request)
     print(json.dumps(answer), flush=True)
@@ -138,8 +141,7 @@ def _facts(request: Mapping[str, Any]) -> Json:
             gpus: The result of `_gpus`.
             task_python: The result of `_task_python`.
     """
-    env = {**os.environ, **request["env"]}
-    workdir = os.path.abspath(os.path.expanduser(request["workdir"] or "."))
+    env, workdir = _environment(request)
     # `tempfile.gettempdir` makes a file, which would stay if this process were killed, and does not report a
     # folder that cannot be used.
     paths = {"workdir": workdir, "tmp": os.path.join(workdir, env.get("TMPDIR") or "/tmp")}
@@ -157,20 +159,29 @@ def _facts(request: Mapping[str, Any]) -> Json:
     }
 
 
-def _run(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Tuple[str, str]:
+def _environment(request: Mapping[str, Any]) -> Tuple[Dict[str, str], str]:
+    """Return the variables of tasks and their working folder."""
+    folder = os.path.abspath(os.path.expanduser(request["workdir"] or "."))
+    return {**os.environ, **request["env"]}, folder
+
+
+def _run(
+    argv: Sequence[str], seconds: float, env: Mapping[str, str], standard_input: bytes = b""
+) -> Tuple[str, str]:
     """Run a command in the root folder.
 
     Args:
         argv: The command line.
         seconds: The time limit.
         env: The whole environment of the command.
+        standard_input: What the command reads from its stdin.
 
     Returns:
         The state ``ok``, ``missing``, ``failed`` or ``slow``, and the output or the reason of the failure.
     """
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+            argv, input=standard_input, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
             env=dict(env), timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -253,22 +264,58 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
             version: The version of the Python, if the state is ``ok``.
             tensorflow, keras, tf_keras: The versions of these packages or None, if the state is ``ok``.
     """
-    asked, venv = request["python"], request["venv"]
-    # A name without a slash is looked up along the PATH, by the command below.
-    path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
-    try:
-        # Within an environment, the name of the Python is looked up there first.
-        env = env if venv is None else {**env, **environment_variables(env, venv)}
-        # -B: it leaves no compiled files behind.
-        state, output = _run([path, "-B", "-c", _PYTHON_QUESTION], request["seconds"], env)
-    except ProgramError:
-        state, output = "missing", f"the environment {venv!r} does not exist"
+    asked = request["python"]
+    path, state, output = _run_python(request, env, workdir, _PYTHON_QUESTION)
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
         # Other lines come from the startup of that Python (sitecustomize).
         lines = [line for line in output.splitlines() if line.startswith(_MARK)]
         answer.update(json.loads(lines[-1][len(_MARK) :]) if lines else {"state": "failed", "output": output})
     return answer
+
+
+def _run_python(
+    request: Mapping[str, Any], env: Mapping[str, str], workdir: str, program: str
+) -> Tuple[str, str, str]:
+    """Let the Python of tasks run a program, which it reads from its stdin.
+
+    Args:
+        request: The request, see `_facts`.
+        env: The environment of tasks.
+        workdir: The working folder of tasks.
+        program: The text of the program. It may contain secrets, which a command line must not.
+
+    Returns:
+        The path of the Python, and the results of `_run`.
+    """
+    asked, venv = request["python"], request["venv"]
+    # A name without a slash is looked up along the PATH, by the command below.
+    path = os.path.abspath(os.path.join(workdir, os.path.expanduser(asked))) if "/" in asked else asked
+    try:
+        # Within an environment, the name of the Python is looked up there first.
+        env = env if venv is None else {**env, **environment_variables(env, venv)}
+    except ProgramError:
+        return path, "missing", f"the environment {venv!r} does not exist"
+    # -B: it leaves no compiled files behind.
+    return (path, *_run([path, "-B", "-"], request["seconds"], env, program.encode("ascii")))
+
+
+def _reach_urls(request: Mapping[str, Any]) -> Json:
+    """Let the Python of tasks try to reach URLs.
+
+    Args:
+        request: The request, see `_facts`. It also contains the text of a ``program``, which prints the
+            results on a line that begins with ``mark``.
+
+    Returns:
+        A mapping with these keys:
+            state, output: What `_run` returns about the Python.
+            results: What the program has printed, or an empty list.
+    """
+    _, state, output = _run_python(request, *_environment(request), request["program"])
+    mark = request["mark"]
+    lines = [line[len(mark) :] for line in output.splitlines() if line.startswith(mark)]
+    return {"state": state, "output": output[-500:], "results": json.loads(lines[-1]) if lines else []}
 
 
 # ---------------------------------------------------------------------- connections

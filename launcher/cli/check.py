@@ -6,6 +6,7 @@ changes nothing on the hosts.
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import sys
@@ -15,23 +16,35 @@ from contextlib import ExitStack
 from typing import Any
 
 from launcher.backends.backend import Allocation
+from launcher.backends.bootstrap import IMPORTER, packed
 from launcher.backends.connections import ProgramRunner, for_each
 from launcher.backends.fleet import HostPrograms
 from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import allocate, allocating_groups, check_current_folder, connecting_groups
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, as_dict, replace
-from launcher.common.text import byte_size, escape_controls, join_names, plural
+from launcher.common.text import byte_size, escape_controls, join_names, last_line, plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
 from launcher.config.values import environment, positive_duration, program_path
-from launcher.findings import PROBLEM, WARNING, Finding, HostCheck, HostInspection, ReachResult, findings
+from launcher.findings import (
+    PROBLEM,
+    WARNING,
+    Finding,
+    HostCheck,
+    HostInspection,
+    ReachResult,
+    UrlResult,
+    findings,
+)
 from launcher.job import Host
 from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
+from launcher.storage.reaching import MARK
+from launcher.storage.urls import is_url, secret_fault, shown
 
 SUMMARY = "check hosts and the network between them for faults"
 
@@ -40,6 +53,7 @@ launch check                         this machine, or those of an allocation
 launch check hostfiles/lab.yaml      its hosts, and connections between them
 launch check --slurm -N 2            two nodes that Slurm allocates meanwhile
 launch check --kubernetes IMAGE      two pods, made meanwhile
+launch check --url hdfs://nn/data lab.yaml   and who can reach this URL
 launch check --json node1,node2      the same for programs
 launch check lab.yaml && launch --hosts lab.yaml train.py
 
@@ -56,10 +70,30 @@ _ENTRY = "launcher.agent.checks:main"
 _CONNECT_TIMEOUT_SECONDS = 5.0
 #: How long an answer may take beyond the time limit of the host itself.
 _ANSWER_MARGIN_SECONDS = 5.0
+#: How long a Python may take to start, beyond the time limit of what it does.
+_START_MARGIN_SECONDS = 5.0
 #: The number of parts in an answer about a host. Each has a time limit of its own.
 _ANSWER_PARTS = 3
+#: The modules that the Python of tasks needs to reach URLs, and its program, which follows `IMPORTER`.
+_URL_MODULES = ("launcher.common", "launcher.storage")
+_URL_PROGRAM = """
+import base64, sys
+sys.path[:] = [path for path in sys.path if path]
+sys.meta_path.insert(0, Importer(base64.b64decode("{modules}")))
+from launcher.storage.reaching import main
+main({urls}, {seconds})
+"""
 #: Each host connects to at most this number of hosts: to itself and to the next ones in the list.
 _MAX_PEERS = 32
+
+
+def _url(text: str) -> str:
+    """Read a URL that contains no secret."""
+    if not is_url(text):
+        raise ValueError("expected SCHEME://..., as in hdfs://namenode:8020/data")
+    if fault := secret_fault(text):
+        raise ValueError(fault)
+    return text
 
 
 HOSTS: Setting[str | None] = Setting(
@@ -79,12 +113,16 @@ VENV: Setting[str | None] = Setting(
 TIMEOUT = Setting(
     "timeout", positive_duration, "for each question to a host (default: 20)", metavar="S", default=20.0
 )
+URL: Setting[tuple[str, ...]] = Setting(
+    "url", _url, "a URL that the Python of tasks is to reach; repeatable", metavar="URL", default=(),
+    repeatable=True, masked=shown,
+)  # fmt: skip
 
 
 def groups() -> tuple[Group, ...]:
     """Return the options of ``launch check``: its own, and those of backends that reach or provide hosts."""
     positional = Group("positional arguments", (LIST,))
-    options = Group("options", (HOSTS, JSON, PYTHON, VENV, TIMEOUT, CONNECT_TIMEOUT, FANOUT))
+    options = Group("options", (HOSTS, JSON, PYTHON, VENV, URL, TIMEOUT, CONNECT_TIMEOUT, FANOUT))
     return (positional, *connecting_groups(), *allocating_groups(), options)
 
 
@@ -116,7 +154,7 @@ def run(settings: Settings) -> int:
     if settings[JSON]:
         print(json.dumps(_as_json(results, all_findings, code), indent=2))
     else:
-        _print(results, all_findings)
+        _print(results, all_findings, settings[URL])
     return code
 
 
@@ -128,6 +166,17 @@ class _HostAnswer(Record):
     port: int
     #: Why the program could not listen. It is empty if it does.
     why: str
+
+
+class _UrlAnswer(Record):
+    """The answer of a host about URLs."""
+
+    #: ``ok``, ``missing``, ``failed`` or ``slow``, of the Python of tasks.
+    state: str
+    #: The end of its output.
+    output: str
+    #: Empty if the Python has failed.
+    results: tuple[UrlResult, ...]
 
 
 class _Clock(Record):
@@ -230,16 +279,43 @@ class HostChecks:
             "seconds": self._timeout,
             "token": self._tokens[host_name],
         }
+        margin = _ANSWER_MARGIN_SECONDS
         # The time limit is for each part of the answer: its folders, its GPUs and its Python.
-        answer = client.ask(request, _ANSWER_PARTS * self._timeout + _ANSWER_MARGIN_SECONDS, _HostAnswer)
+        answer = client.ask(request, _ANSWER_PARTS * self._timeout + margin, _HostAnswer)
         if not answer.port:
             raise TransportError(f"it has no port to listen on: {answer.why}")
         self._ports[host_name] = answer.port
         # The host has read its clock about in the middle of this question.
         asked_at = time.time()
-        clock = client.ask({"do": "clock"}, self._timeout + _ANSWER_MARGIN_SECONDS, _Clock).at
+        clock = client.ask({"do": "clock"}, self._timeout + margin, _Clock).at
         answered_at = time.time()
-        return HostCheck(host, answer.facts, clock=clock - (asked_at + answered_at) / 2)
+        # A Python that cannot be run has a finding of its own.
+        can_reach = self._settings[URL] and answer.facts.task_python.state == "ok"
+        urls = self._reach_urls(client, request) if can_reach else ()
+        return HostCheck(host, answer.facts, clock=clock - (asked_at + answered_at) / 2, urls=urls)
+
+    def _reach_urls(self, client: JsonClient, request: Mapping[str, Any]) -> tuple[UrlResult, ...]:
+        """Let the Python of tasks on a host try to reach the URLs that the user has named.
+
+        Args:
+            client: The program on the host.
+            request: The request by which the host was asked about itself, which names the Python.
+
+        Raises:
+            TransportError: The host does not answer.
+        """
+        urls, seconds = self._settings[URL], self._timeout
+        modules = base64.b64encode(packed(_URL_MODULES)).decode("ascii")
+        program = f"{IMPORTER}{_URL_PROGRAM.format(modules=modules, urls=ascii(urls), seconds=seconds)}"
+        seconds += _START_MARGIN_SECONDS
+        request = {**request, "do": "urls", "program": program, "mark": MARK, "seconds": seconds}
+        answer = client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer)
+        results = answer.results
+        if len(results) != len(urls):
+            why = f"the Python there {answer.state}: {last_line(answer.output)}"
+            state = "slow" if answer.state == "slow" else "failed"
+            results = tuple(UrlResult(state, f"{shown(url)}: {why}") for url in urls)
+        return tuple(replace(result, url=shown(url)) for result, url in zip(results, urls, strict=True))
 
     def _default_python(self, host_name: str) -> str:
         """Return the Python that tasks use on a host for which the user names none."""
@@ -281,12 +357,13 @@ class HostChecks:
 # ---------------------------------------------------------------------- output
 
 
-def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
+def _print(results: CheckResults, all_findings: Sequence[Finding], urls: Sequence[str]) -> None:
     """Print a table of the hosts, how many connections work, then the findings, and last how many there are.
 
     Args:
         results: The results of the checks.
         all_findings: The findings about them. Neighbours with the same advice are printed with one advice.
+        urls: The URLs that the hosts have tried to reach.
     """
     hosts, failed = results.hosts, results.failed
     checks = {check.host.name: check for check in results.checks}
@@ -296,6 +373,9 @@ def _print(results: CheckResults, all_findings: Sequence[Finding]) -> None:
     if len({pair.source for pair in results.pairs}) > 1:
         working = sum(pair.result == "ok" for pair in results.pairs)
         print(f"{working} of {plural(len(results.pairs), 'connection')} between the hosts work")
+    for index, url in enumerate(urls):
+        reached = sum(check.urls[index].state == "ok" for check in results.checks if check.urls)
+        print(escape_controls(f"{shown(url)} is reached by {reached} of {plural(len(hosts), 'host')}"))
     for finding, following in zip(all_findings, [*all_findings[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))
@@ -365,6 +445,7 @@ def _as_json(results: CheckResults, all_findings: Sequence[Finding], code: int) 
                 "error": results.failed.get(host.name),
                 "clock": check and check.clock,
                 "facts": check and _facts(check.facts),
+                "urls": [as_dict(result) for result in check.urls] if check else [],
             }
             for host, check in rows
         ],

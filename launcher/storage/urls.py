@@ -90,11 +90,7 @@ def missing_package(url: str) -> str:
         A text such as ``hdfs-native is not installed: pip install 'tf-launcher[hdfs]'``, or an empty text if
         nothing is missing, as far as this is known.
     """
-    if local_path(url) is not None:
-        return ""
-    if find_spec("fsspec") is None:
-        return "fsspec is not installed: pip install fsspec"
-    module, package, extra = _PACKAGES.get(scheme_of(url), ("", "", ""))
-    if not module or find_spec(module) is not None:
-        return ""
-    return f"{package} is not installed: pip install 'tf-launcher[{extra}]'"
+    module, package, extra = _PACKAGES.get(scheme_of(url), ("fsspec", "fsspec", ""))
+    what = f"'tf-launcher[{extra}]'" if extra else package
+    missing = [name for name, needed in (("fsspec", "fsspec"), (package, module)) if find_spec(needed) is None]
+    return f"{missing[0]} is not installed: pip install {what}" if missing else ""

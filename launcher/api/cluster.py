@@ -44,9 +44,10 @@ _DRAIN = "10m"
 #: Beside parameter servers workers may be servers themselves, which never return.
 _WORKER_DRAIN_WITH_PS = "5s"
 
-#: The clusters of this process that were not shut down yet. A fork must not stop those of its parent.
-_open: set[TFCluster] = set()
-os.register_at_fork(after_in_child=_open.clear)
+#: The clusters that this process has started and not shut down yet. A fork of this process inherits copies of
+#: its clusters, but must not stop them. So this set is emptied in each fork.
+_open_clusters: set[TFCluster] = set()
+os.register_at_fork(after_in_child=_open_clusters.clear)
 
 
 class _ClusterTasks(FunctionJob):
@@ -131,11 +132,11 @@ class TFCluster:
         """Keep the tasks, which were started. The exit of the program kills them if they still run."""
         self._nodes = nodes
         # `_close` removes it. What is left at the exit of the program is stopped by `_end_forgotten`.
-        _open.add(self)
+        _open_clusters.add(self)
 
     def __repr__(self) -> str:
         """Return ``<TFCluster RUN running: chief/0, worker/0; TensorBoard: URL>``."""
-        has_ended = self not in _open or self._nodes.driver.over.is_set()
+        has_ended = self not in _open_clusters or self._nodes.driver.over.is_set()
         state = "failed" if self._nodes.error is not None else "ended" if has_ended else "running"
         url = self.tensorboard_url()
         with_url = f"; TensorBoard: {url}" if url else ""
@@ -401,7 +402,7 @@ class TFCluster:
         call = Arguments("TFCluster.shutdown")
         timeout = call.optional("timeout", timeout, arguments.number(), _THREE_DAYS_SECONDS)
         call.check()
-        if self not in _open:
+        if self not in _open_clusters:
             return
         # A number that is too large for the functions that wait stands for no limit, too.
         limit = timeout if 0 <= timeout < threading.TIMEOUT_MAX else None
@@ -411,7 +412,7 @@ class TFCluster:
             self._nodes.feeder.finish(limit)
             seconds_left = None if limit is None else max(0.0, started + limit - time.monotonic())
             if not self._nodes.driver.wait(seconds_left):
-                # This kills the nodes, without their grace.
+                # This kills the nodes at once, because they had the time limit to exit.
                 self._nodes.driver.end()
                 text = f"the nodes did not exit within {timeout:g}s, and were stopped"
                 raise JobFailed(text, self.run_dir)
@@ -436,11 +437,13 @@ class TFCluster:
         """Stop the cluster, unless it was shut down or belongs to the process that has forked this one.
 
         Args:
-            at_once: Whether its tasks are killed, without their grace.
+            at_once: Whether its tasks are killed at once. Otherwise they are sent SIGTERM, and have the
+                seconds of ``grace`` to exit.
         """
-        if self not in _open:
+        # A cluster of the process that has forked this one is not there either: a fork empties the set.
+        if self not in _open_clusters:
             return
-        _open.remove(self)
+        _open_clusters.remove(self)
         # The nodes are stopped first. A node whose feed was closed before would fail.
         try:
             self._nodes.close(at_once)
@@ -455,7 +458,7 @@ class TFCluster:
             InputError: The cluster was started without feeds. The fault names the caller.
         """
         self._nodes.check()
-        if self not in _open:
+        if self not in _open_clusters:
             text = "the cluster has been shut down, or belongs to the process that has forked this one"
             raise JobFailed(text, self.run_dir)
         if not self._nodes.feeds:
@@ -546,6 +549,6 @@ def _roles(
 @atexit.register
 def _end_forgotten() -> None:
     """Kill the nodes of clusters that were not shut down when the program exits."""
-    for cluster in list(_open):
+    for cluster in list(_open_clusters):
         say("the program exits without TFCluster.shutdown(): its nodes are stopped")
         cluster._close(at_once=True)

@@ -346,7 +346,9 @@ class FunctionJob:
         return self._goes_on or task.dismissed
 
     def close(self, at_once: bool = False, ends_itself: bool = False) -> None:
-        """Stop the job, and return when it has ended. Tasks have their grace, and their files are fetched.
+        """Stop the job, and return when it has ended.
+
+        Tasks are sent SIGTERM, and have the seconds of ``grace`` to exit. Then their files are fetched.
 
         Args:
             at_once: Whether tasks are killed, and their files on other machines are not fetched.

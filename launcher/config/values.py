@@ -22,8 +22,9 @@ MAX_DAYS = 10_000
 #: The longest ``--note``, in characters.
 MAX_NOTE_CHARACTERS = 200
 _ROLE_PATTERN = "|".join((*CHIEF_ROLES, *SERVICE_ROLES, "workers?"))
-#: Words that mean something else than the name of a run: `LATEST`, tasks such as ``worker-1``, other runs.
-_NO_RUN_NAME_PATTERN = rf"{LATEST}|({_ROLE_PATTERN})[-_.]?\d*|\d{{8}}-\d{{6}}-\w*"
+#: Words that commands read as something else than the name that a user gave a run: `LATEST`; tasks, such as
+#: ``worker-1`` or ``ps``; and the names that launch gives runs, such as ``20261121-070912-k3f9m``.
+_RESERVED_RUN_NAME_PATTERN = rf"{LATEST}|({_ROLE_PATTERN})[-_.]?\d*|\d{{8}}-\d{{6}}-\w*"
 
 #: The endings of job files, in upper or lower case.
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
@@ -103,17 +104,21 @@ _variable = matching(
 )
 
 
-_run_name = matching(
+_well_formed_run_name = matching(
     "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
     "expected a name of letters, digits and any of _.-, beginning with a letter or digit, at most 64",
 )
 
 
 def run_name(text: str) -> str:
-    """Read the name that a user gives a run, and refuse words that commands read as something else."""
-    if re.fullmatch(_NO_RUN_NAME_PATTERN, text, re.IGNORECASE):
+    """Read the name that a user gives a run.
+
+    It refuses words that commands such as ``launch logs NAME`` read as something else: ``latest``, a task
+    (``worker-1``), or the name that launch gives a run (``20261121-070912-k3f9m``).
+    """
+    if re.fullmatch(_RESERVED_RUN_NAME_PATTERN, text, re.IGNORECASE):
         raise ValueError("expected another name: in commands this one means a task, or another run")
-    return _run_name(text)
+    return _well_formed_run_name(text)
 
 
 def note(text: str) -> str:
@@ -156,7 +161,7 @@ def program_path(text: str) -> str:
     return text
 
 
-_environment = matching(
+_environment_name = matching(
     ENVIRONMENT_NAME_PATTERN,
     "expected the name of an environment (letters, digits and _.-, not beginning with . or -, at most 64), "
     "or its folder with a /",
@@ -165,7 +170,7 @@ _environment = matching(
 
 def environment(text: str) -> str:
     """Read the name or the folder of a Python environment."""
-    return one_line(text) if "/" in text else _environment(text)
+    return one_line(text) if "/" in text else _environment_name(text)
 
 
 def image(text: str) -> str:

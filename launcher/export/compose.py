@@ -55,8 +55,8 @@ def _usage(job: ExportedJob) -> Iterator[str]:
     )
     if others:
         yield f"Only the last line stops {join_names([task.host for task in others])}."
-    if job.copied:  # Variables whose values launch takes from its environment.
-        copied = join_names(job.copied)
+    if job.copied_env:  # Variables whose values launch takes from its environment.
+        copied = join_names(job.copied_env)
         yield f"The values of {copied} are not here: they must be set where docker compose runs."
     yield "All tasks run on one machine, which must contain the images and the folders below."
 
@@ -90,7 +90,7 @@ def _service(
         "environment": {
             **{name: text(value) for name, value in completed.env.items()},
             # Compose takes the value of a variable without one from its own environment.
-            **dict.fromkeys(job.copied),
+            **dict.fromkeys(job.copied_env),
         },
         "user": user,
         # Without an init process the program would be process 1, which ignores SIGTERM by default.

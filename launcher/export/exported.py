@@ -62,9 +62,9 @@ class ExportedJob(Record):
     spec: JobSpec
     placement: Placement
     plan: Plan
-    #: Names of variables whose values come from the environment of launch. The values may be secret, so they
-    #: are not written to the file.
-    copied: tuple[str, ...] = ()
+    #: The names of the variables whose values the user lets launch copy from its environment (``-x NAME``).
+    #: The values may be secret, so they are not written to the file.
+    copied_env: tuple[str, ...] = ()
 
     def roles(self) -> list[ExportedRole]:
         """Return the roles of the job in the order of ranks, each with its tasks.
@@ -113,7 +113,7 @@ class ExportedJob(Record):
 
         Those that are copied from the environment of launch are left out, because they may be secret.
         """
-        env = {name: value for name, value in task.env.items() if name not in self.copied}
+        env = {name: value for name, value in task.env.items() if name not in self.copied_env}
         return replace(task, env={**dict(_DEFAULT_VARIABLES), **env})
 
 
@@ -139,7 +139,8 @@ def export_plan(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> E
     Args:
         spec: The job, whose options were checked.
         hosts: The hosts to place the tasks on.
-        port: The port of every task.
+        port: The port of every task. In Compose and Kubernetes each task has an address of its own, so the
+            ports do not clash. In a script for Slurm the port is replaced when the script runs.
         name: The name of the job, made by `export_name`.
 
     Raises:
@@ -147,7 +148,7 @@ def export_plan(spec: JobSpec, hosts: Sequence[Host], port: int, name: str) -> E
     """
     placement = place(spec, tuple(hosts))
     plan = make_plan(spec, placement, dict.fromkeys((placed.task for placed in placement.tasks), port))
-    return ExportedJob(name, spec=spec, placement=placement, plan=plan, copied=tuple(sorted(spec.copied)))
+    return ExportedJob(name, spec=spec, placement=placement, plan=plan, copied_env=tuple(sorted(spec.copied)))
 
 
 # ---------------------------------------------------------------------- values that are known later

@@ -149,8 +149,8 @@ def _usage(job: ExportedJob, options: KubernetesOptions, user: str, files: Colle
     )
     if others:
         yield f"When the job is done, only the last line above stops {join_names(others)}."
-    if job.copied:  # Variables whose values launch takes from its environment.
-        yield f"The values of {join_names(job.copied)} are not here. The Secret {job.name} must contain them:"
+    if copied := join_names(job.copied_env):  # Variables whose values launch takes from its environment.
+        yield f"The values of {copied} are not here. The Secret {job.name} must contain them:"
         yield f"    {kubectl} create secret generic {job.name} --from-env-file=FILE"
     yield (
         f"The ConfigMap contains {join_names([*files]) or 'no file of the program'}. The images must contain "
@@ -210,7 +210,7 @@ def _pod(
     # Its own value is set at the end, in place of the one that the plan contains.
     env: dict[str, dict[str, Any]] = {"TASK_INDEX": {}}
     env.update({name: {"value": value} for name, value in {"HOME": HOME, **values}.items()})
-    for name in job.copied:
+    for name in job.copied_env:
         env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
     env["TASK_INDEX"] = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
     spec = pod_spec(options, role, user, job.spec.policy.grace)

@@ -123,7 +123,7 @@ def batch_script(job: ExportedJob, options: Sequence[str]) -> str:
     )
     # bash ends the script with this message if a variable is not set whose value launch takes from its
     # environment.
-    required = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied)
+    required = "".join(f': "${{{name}:?expected in the environment of sbatch}}"\n' for name in job.copied_env)
     top = f"#!/bin/bash\n{heading(job, 'slurm', _LEFT_OUT_NOTE, _usage(job))}#SBATCH {shlex.join(words)}\n"
     return top + required + script
 

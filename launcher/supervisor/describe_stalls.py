@@ -156,10 +156,10 @@ def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return which tasks started again before the others became silent, and what to do.
 
     The others may be waiting for something that was lost with the restart and will never come. If one of them
-    has printed anything since the last restart, that is not so.
+    has printed anything since the last restart, they have gone on after it, so the restart is not the cause.
 
     Returns:
-        The text. Empty if no task started again, or if the others do not wait for it.
+        The text. Empty if no task started again, or if the restart is not the cause.
     """
     # A task that has started again has earlier attempts.
     restarted = [record for record in state.tasks.values() if record.earlier and not record.sidecar]

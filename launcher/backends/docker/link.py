@@ -61,8 +61,10 @@ class ContainerProgram(RemoteProgram):
         command: The ``docker`` command. What it prints is the output of the container.
         container: The container in which the agent runs.
         program: The result of `launcher.backends.bootstrap.program`.
-        is_run: Whether the command is ``docker run``, which exits with the container.
-        is_only: Whether no other connection to the agent can follow.
+        ends_with_container: Whether the command is the ``docker run``, which exits when the container does.
+            Otherwise it is a ``docker exec``, which may break although the container runs.
+        is_only_connection: Whether the agent cannot be connected to again, so that it exits when this
+            connection breaks.
     """
 
     python_advice = "--python names another Python of the image"
@@ -73,13 +75,15 @@ class ContainerProgram(RemoteProgram):
         container: Container,
         program: bytes,
         *,
-        is_run: bool = True,
-        is_only: bool = False,
+        ends_with_container: bool = True,
+        is_only_connection: bool = False,
     ) -> None:
         """Use a ``docker`` command that has been started, and to which `program` must be sent."""
         python = f"{container.python} of the image {container.image}"
+        # No login shell starts the Python, so the Python itself is what messages name as the starter.
         super().__init__(container.host, command, python=python, starter=python)
-        self._container, self._is_run, self._is_only = container, is_run, is_only
+        self._container = container
+        self._ends_with_container, self._is_only_connection = ends_with_container, is_only_connection
         #: The bytes of the program that the container has not accepted yet.
         self._unsent = program
 
@@ -122,13 +126,13 @@ class ContainerProgram(RemoteProgram):
         Returns:
             The error, which is a `HostGoneError` if the container is gone. None if only the connection broke.
         """
-        if not self._is_run and _GONE_MESSAGE.search(self._pipe.stderr()):
+        if not self._ends_with_container and _GONE_MESSAGE.search(self._pipe.stderr()):
             return HostGoneError("its container exited while the connection was down")
         if not self.is_ready:
             return TransportError(self._end_reason() or "its container exited at once")
         # A docker exec may break although the container runs.
-        reason = self._end_reason() if self._is_run else ""
-        if self._is_only:  # The agent cannot live without this connection.
+        reason = self._end_reason() if self._ends_with_container else ""
+        if self._is_only_connection:  # The agent cannot live without it.
             reason = reason or "its agent exited"
         return HostGoneError(reason) if reason else None
 
@@ -137,7 +141,7 @@ class ContainerProgram(RemoteProgram):
 
         Only the end of an agent that can have no other connection tells that the container has ended.
         """
-        reason = self._end_reason() if self._is_only else ""
+        reason = self._end_reason() if self._is_only_connection else ""
         # Such a text says only that the agent exited or was killed, of which the agent itself knows more.
         return said if not reason or reason.startswith("the agent ") else reason
 
@@ -177,7 +181,7 @@ class ContainerConnections(Connections):
         program = bootstrap.program(_SERVE_ENTRY, agent_arguments.as_json())
         command = engine.start(programs, argv)
         #: The first connection to its agent.
-        self.first = ContainerProgram(command, container, program, is_only=programs is None)
+        self.first = ContainerProgram(command, container, program, is_only_connection=programs is None)
         #: Whether the link uses the first connection already.
         self.first_is_used = False
 
@@ -196,7 +200,7 @@ class ContainerConnections(Connections):
         argv = ["exec", "--interactive", self._name, *bootstrap.loader_command(self._container.python)]
         program = bootstrap.program(CONNECT_ENTRY, arguments.as_json())
         command = self._engine.start(self._programs, argv)
-        return ContainerProgram(command, self._container, program, is_run=False)
+        return ContainerProgram(command, self._container, program, ends_with_container=False)
 
     def kill_agent(self, host: str, agent_id: int) -> RemoteProgram:
         """Kill the agent by removing its container, because nothing in it outlives it."""

@@ -26,7 +26,7 @@ GROUPS = {
     "Run a program": "run",
     "Run functions": "TFCluster TFParallel InputMode",
     "In the function": "TFNodeContext DataFeed TFNode compat",
-    "Data": "TextFiles CsvFiles TFRecordFiles partitions rows",
+    "Data": "TextFiles CsvFiles TFRecordFiles partitions rows data.tf_dataset",
     "Reports": "Report TaskReport Failure Reason TaskState ExitStatus TaskId",
     "Errors": "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout",
 }
@@ -124,7 +124,7 @@ def _keys(keys: Iterable[KeySpec]) -> Iterator[str]:
 def python_page() -> str:
     """Every public name, which mkdocstrings documents from the source."""
     tests = [f"testing.{name}" for name in testing.__all__]
-    missing = list(undocumented([*launcher.__all__, *tests]))
+    missing = list(undocumented([*launcher.__all__, "data.tf_dataset", *tests]))
     groups = {title: names.split() for title, names in GROUPS.items()}
     grouped = [name for names in groups.values() for name in names]
     missing += [
@@ -146,8 +146,8 @@ def undocumented(names: Iterable[str]) -> Iterator[str]:
     package = griffe.load("launcher", docstring_parser="google", extensions=extensions)
     for name in names:
         found = package[name]
-        assert isinstance(found, griffe.Alias)
-        yield from _undocumented(f"launcher.{name}", found.final_target)
+        target = found.final_target if isinstance(found, griffe.Alias) else found
+        yield from _undocumented(f"launcher.{name}", target)
 
 
 def _undocumented(path: str, found: griffe.Object) -> Iterator[str]:

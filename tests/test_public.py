@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 import launcher
-from launcher import testing
+from launcher import data, testing
 
 # The only module here that is not public: it lists the events.
 from launcher.output.renderers import DisplayEvent
@@ -86,7 +86,8 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
 
 
 def test_names_of_the_python_api():
-    check("python", {"launcher": names_of(launcher), "launcher.testing": names_of(testing)})
+    modules = {"launcher": launcher, "launcher.data": data, "launcher.testing": testing}
+    check("python", {name: names_of(module) for name, module in modules.items()})
 
 
 def test_the_pytest_plugin(request: pytest.FixtureRequest):

@@ -18,11 +18,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.remote.node import TRAINING_ROLES, InputMode
+from launcher.api.remote.node import InputMode
 from launcher.api.run import AnyPath, RunOptions, context_fault, function_fault, read_options
 from launcher.api.tasks import FunctionJob, TaskHandle, dumps
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.cluster import TRAINING_ROLES
 from launcher.common.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import FeedPeer

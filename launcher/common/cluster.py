@@ -49,6 +49,9 @@ from launcher.common.text import closest_match
 #: ``master`` is the chief of TensorFlow 1 (``TaskType.MASTER`` in ``tf.estimator``'s ``run_config.py``).
 TF_CONFIG_ROLES = ("chief", "master", "worker", "ps")
 
+#: The roles whose tasks train, and share the records of data files in this order.
+TRAINING_ROLES = ("master", "chief", "worker")
+
 #: Placeholders whose value differs between tasks.
 TASK_PLACEHOLDERS = (
     "job_name", "task_index", "rank", "local_rank", "local_size", "node_rank", "task_address", "task_host",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from launcher.common import arguments
 from launcher.common.arguments import Arguments, named_arguments
+from launcher.common.cluster import TRAINING_ROLES
 from launcher.common.errors import Fault, InputError
 from launcher.feed.remote.data_feed import DataFeed, dataset
+from launcher.feed.remote.tf_data import Names, Share, share_of, tf_dataset
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes
-#: The roles whose tasks train. They count in ``num_workers``, and rows are fed to them.
-TRAINING_ROLES = ("master", "chief", "worker")
 #: The start of a path on another file system, which stays as it is.
 _URL_SCHEMES = re.compile(r"(adl|file|gs|hdfs|oss|s3|s3a|s3n|swift|viewfs|wasb|abfs|abfss|https?)://")
 
@@ -207,6 +207,41 @@ class TFNodeContext:
         batch_size = call.read("batch_size", batch_size, arguments.whole(1))
         call.check()
         return dataset(self.get_data_feed(qname_in=qname), output_signature, batch_size)
+
+    @named_arguments("tf_dataset")
+    def tf_dataset(self, names: Names, *, lines: bool = False) -> Any:
+        """Return the records of this node's share of data files, as a ``tf.data.Dataset``.
+
+        ::
+
+            records = ctx.tf_dataset("hdfs://namenode:8020/samples/*.tfrecord")
+            model.fit(records.shuffle(10_000).batch(64).map(parse))
+
+        Chief and workers share the files, and so do the instances of `TFParallel`. An evaluator and a
+        parameter server read all of them. If there are at least as many files as nodes that share them, each
+        node reads whole files. Otherwise each node reads all files, and takes every n-th record. Shares may
+        differ in size: where all nodes must take the same number of steps, repeat the dataset and count the
+        steps. TensorFlow's own sharding is switched off for this dataset. It is not for a
+        ``ClusterCoordinator``, whose workers read the datasets that the chief describes.
+
+        Args:
+            names: A path or URL of TFRecord files, or a list of them. They may be patterns (``*.tfrecord``).
+                TensorFlow reads paths and the URLs that it knows, such as ``gs://``. Others, such as
+                ``hdfs://`` and ``s3://``, are read by fsspec. Files named ``*.gz`` are unpacked.
+            lines: Whether they are files of text, whose records are lines without their ends.
+
+        Returns:
+            The dataset. Its elements are scalars of ``tf.string``. Every iteration reads the files again.
+
+        Raises:
+            InputError: No file has such a name, or an argument is wrong.
+            StorageError: A URL cannot be read. While iterating, TensorFlow raises an error with its message.
+        """
+        # An instance of TFParallel is in no cluster.
+        share = Share(self.worker_num, max(1, self.num_workers))
+        if self.cluster_spec:
+            share = share_of(self.job_name, self.task_index, self.cluster_spec)
+        return tf_dataset(names, share, lines=lines)
 
     def release_port(self) -> None:
         """Do nothing, because a server can use the node's port while the launcher holds it."""

@@ -19,6 +19,8 @@ from itertools import chain
 from typing import IO, Any, NamedTuple
 
 from launcher.common.errors import LaunchError
+from launcher.storage import urls
+from launcher.storage.store import open_url
 
 #: How many characters are read at once.
 _READ_CHARACTERS = 1 << 18
@@ -137,7 +139,7 @@ class RecordReader(NamedTuple):
             crc = crc32c(data)
             return _CHECKSUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
 
-        with _opened(self.path) as file:
+        with opened(self.path) as file:
             # The number of bytes before the present record.
             offset = 0
             while head := file.read(_HEAD):
@@ -176,10 +178,12 @@ def _crc32c() -> Callable[[bytes], int] | None:
     return value  # type: ignore[no-any-return]
 
 
-def _opened(path: str) -> IO[bytes]:
-    """Open a file to read its bytes, unpacked if its name ends in ``.gz``."""
-    file: Any = gzip.open(path) if path.endswith(".gz") else open(path, "rb")  # noqa: SIM115
-    return file  # type: ignore[no-any-return]
+def opened(path: str) -> IO[bytes]:
+    """Open a file, by its path or URL, to read its bytes, unpacked if its name ends in ``.gz``."""
+    local = urls.local_path(path) if urls.is_url(path) else path
+    file: Any = open_url(path) if local is None else open(local, "rb")  # noqa: SIM115
+    content: Any = gzip.open(file) if path.endswith(".gz") else file  # noqa: SIM115
+    return content  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -197,7 +201,7 @@ def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[s
     # This encoding leaves out the mark.
     decoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, decoding, newline=newline) as text:
+        with opened(path) as file, io.TextIOWrapper(file, decoding, newline=newline) as text:
             yield text
     except UnicodeDecodeError as error:
         wrong_bytes = error.object[error.start : error.start + 4]

@@ -86,6 +86,7 @@ _TASK_MODULES = (
     "launcher.common.cluster",
     "launcher.common.text",
     "launcher.common.trusted_io",
+    "launcher.data",
     "launcher.storage",
     "launcher.feed.remote",
     "launcher.api.remote",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from launcher.api.remote.node import InputMode
 from launcher.api.run import AnyPath, RunOptions, context_fault, function_fault, read_options
@@ -27,6 +27,7 @@ from launcher.common.cluster import TRAINING_ROLES
 from launcher.common.errors import Fault, InputError, JobFailed
 from launcher.feed.feeder import Feeder
 from launcher.feed.listener import FeedPeer
+from launcher.feed.outputs import output_folder
 from launcher.feed.sources import FILLS
 from launcher.job import MAX_TASKS, RunPaths
 from launcher.messages import say
@@ -304,8 +305,20 @@ class TFCluster:
         # The job may have failed although all rows were consumed. Then this raises its error.
         self._nodes.check()
 
+    @overload
+    def inference(
+        self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: None = None
+    ) -> Iterator[Any]: ...
+
+    @overload
+    def inference(
+        self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: AnyPath
+    ) -> list[str]: ...
+
     @named_arguments("TFCluster.inference")
-    def inference(self, data: Any, feed_timeout: float = 600, qname: str = "input") -> Iterator[Any]:
+    def inference(
+        self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: AnyPath | None = None
+    ) -> Iterator[Any] | list[str]:
         """Feed rows, and return one result for each row, in the order of the rows.
 
         ::
@@ -313,30 +326,48 @@ class TFCluster:
             for result in cluster.inference([(1.0,), (2.0,)]):
                 print(result)
 
+        With ``output`` the nodes store the results, and the call returns when all files are there:
+
+        ::
+
+            names = cluster.inference(TextFiles("hdfs://nn/in/*"), output="hdfs://nn/out")
+
         Args:
             data: The rows, or partitions of rows, as for `train`.
             feed_timeout: How many seconds a node that has rows to read may take none of them, or return no
                 result.
             qname: The name of the feed, one of ``queues`` in `TFCluster.run`.
+            output: A folder that is empty or does not exist: a URL such as ``hdfs://nn/out``, or a path in a
+                file system that all hosts share. Each partition becomes a file: ``part-00000.txt`` of texts
+                and numbers, one in a line; ``.tfrecord`` of bytes; or ``.jsonl`` of dicts.
 
         Returns:
             An iterator over the results, which reads rows as results are taken. Close the iterator to stop
-            early. The remaining results are then discarded.
+            early. The remaining results are then discarded. With ``output`` it is the list of the files'
+            names, in the order of the rows. A partition without rows has no file.
 
         Raises:
             TaskFailed: A node has failed. This error and the following ones are also raised while results are
                 taken.
             FeedTimeout: A node takes no rows.
             FeedError: Rows cannot be sent to the nodes, or results cannot be sent back.
-            InputError: The data cannot be fed, or the cluster was not started with
-                ``input_mode=InputMode.FEED``.
+            InputError: The data cannot be fed, the cluster was not started with
+                ``input_mode=InputMode.FEED``, or the folder is not empty.
+            StorageError: The folder cannot be reached.
             JobFailed: The job has failed, or the cluster has been shut down.
         """
-        call = Arguments("TFCluster.inference")
+        caller = "TFCluster.inference"
+        call = Arguments(caller)
         feed_timeout, qname = _read_feed(call, feed_timeout, qname)
+        target: str | None = call.optional("output", output, arguments.path)
         call.check()
-        feeder = self._usable_feeder("TFCluster.inference")
-        return iter(feeder.inference(data, feed_timeout=feed_timeout, qname=qname))
+        infer = partial(self._usable_feeder(caller).inference, data, feed_timeout=feed_timeout, qname=qname)
+        if target is None:
+            return iter(infer())
+        with output_folder(caller, target) as folder:
+            names = [folder.name_of(url) for url in infer(output=folder)]
+        self._nodes.check()
+        return names
 
     # ------------------------------------------------------------------ state
 

@@ -269,6 +269,14 @@ class Partition:
         """Drop the chunks that are kept for a second time, and keep no more."""
         self._kept, self.kept_bytes = None, 0
 
+    def finish(self) -> None:
+        """Note that all its rows are consumed, or answered by results. It will not be fed again."""
+        self.is_done = True
+        self.forget()
+        # Results wait for those of earlier partitions, and the rows, which may be large, must not.
+        if self.is_inference:
+            self._piece, self._chunks, self._new_chunks = Piece(lambda rows: iter(())), iter(()), None
+
 
 #: The memory for chunks of partitions that can be read only once. They are kept in case a task is lost.
 MAX_KEPT_BYTES = 512 << 20
@@ -443,9 +451,7 @@ class Call:
 
     def finish_partition(self, partition: Partition) -> None:
         """Note that all rows of a partition are consumed, or answered by results."""
-        partition.is_done = True
-        # It will not be fed again, so chunks that were kept for that free their memory.
-        partition.forget()
+        partition.finish()
         # In inference it stays until its results are taken.
         if not self.is_inference and self.has_partition(partition):
             del self._partitions[partition.number]

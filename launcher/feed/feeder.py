@@ -23,6 +23,7 @@ from launcher.common.text import Waiting, join_names
 from launcher.feed.call import Call, Partition
 from launcher.feed.link import FeedLink
 from launcher.feed.listener import FeedPeer
+from launcher.feed.outputs import OutputFolder
 from launcher.feed.remote import frames
 from launcher.feed.remote.codec import Buffer, as_rows, decode
 from launcher.feed.sources import pieces_of, rounds, run_user_code
@@ -404,13 +405,21 @@ class Feeder:
             if warning := feed.state.unread_warning():
                 say(f"feed {qname!r}: {warning}")
 
-    def inference(self, data: Any, *, feed_timeout: float = 600.0, qname: str = "input") -> Iterator[Any]:
+    def inference(
+        self,
+        data: Any,
+        *,
+        feed_timeout: float = 600.0,
+        qname: str = "input",
+        output: OutputFolder | None = None,
+    ) -> Iterator[Any]:
         """Yield one result for each row, in the order of the rows. Rows are read as results are taken.
 
         Args:
             data: The rows, see `launcher.feed.sources`.
             feed_timeout: The number of seconds in which a task with unread rows must take some.
             qname: The name of the feed.
+            output: Where the tasks store the results. The names of the files are yielded in their place.
 
         Raises:
             FeedTimeout: No task took a row within the time limit.
@@ -418,7 +427,9 @@ class Feeder:
             InputError: The data contains no rows.
             Exception: Whatever iterating the data raises, and the error passed to `fail`.
         """
-        call = Call(pieces_of(data, len(self._tasks)), self._tasks, feed_timeout, is_inference=True)
+        pieces = pieces_of(data, len(self._tasks))
+        source = pieces if output is None else output.pieces(pieces)
+        call = Call(source, self._tasks, feed_timeout, is_inference=True)
         with self._serving(qname, call) as feed:
             while (results := self._results(feed, call)) is not None:
                 yield from results

@@ -115,7 +115,7 @@ def find_files(name: str) -> List[StoredFile]:
 
 
 def is_empty(url: str) -> bool:
-    """Return whether a folder contains nothing, or does not exist.
+    """Return whether a folder contains nothing, or does not exist. A file is not empty.
 
     Raises:
         StorageError: The store cannot be reached.
@@ -125,10 +125,12 @@ def is_empty(url: str) -> bool:
         """Ask the store once."""
         store, path = _store(url)
         store.invalidate_cache()
+        found: List[Dict[str, Any]] = []
         with suppress(FileNotFoundError):
-            # Some stores list the folder itself.
-            return not [file for file in store.ls(path, detail=False) if file.strip("/") != path.strip("/")]
-        return True
+            found = store.ls(path, detail=True)
+        # Some stores list the folder itself, as a folder or as a file whose name ends with a slash.
+        folders = [file for file in found if file["type"] == "directory" or file["name"].endswith("/")]
+        return [file["name"].strip("/") for file in folders] == [path.strip("/")] * len(found)
 
     return _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
 
@@ -241,7 +243,9 @@ def _skip(file: Any, size: int) -> None:
 # ---------------------------------------------------------------------- writing
 
 
-def store(content: IO[bytes], url: str, moved: Callable[[int], None] = lambda size: None) -> None:
+def store(
+    content: IO[bytes], url: str, moved: Callable[[int], None] = lambda size: None, *, mark: str = ""
+) -> None:
     """Write a file as a whole. It replaces a file of this name.
 
     It gets its name when it is complete. If writing fails, nothing of it stays, and it is written again.
@@ -250,6 +254,7 @@ def store(content: IO[bytes], url: str, moved: Callable[[int], None] = lambda si
         content: What is written, from its beginning. It must be seekable.
         url: The URL of the file. Folders above it are made.
         moved: Called after some bytes were written, with their number, in another thread.
+        mark: A text in the temporary name, by which `remove_unfinished` finds what a killed process has left.
 
     Raises:
         StorageError: It could not be written, for longer than is worth waiting.
@@ -260,7 +265,7 @@ def store(content: IO[bytes], url: str, moved: Callable[[int], None] = lambda si
     def write() -> None:
         """Write the file once."""
         content.seek(0)
-        writer = _bounded(lambda: _writer(url), _CALL_SECONDS)
+        writer = _bounded(lambda: _writer(url, mark), _CALL_SECONDS)
         try:
             while data := content.read(_BUFFER_BYTES):
                 # The default binds this piece: a call that takes too long goes on in its thread.
@@ -275,13 +280,34 @@ def store(content: IO[bytes], url: str, moved: Callable[[int], None] = lambda si
     _retried(url, write, PATIENCE_SECONDS)
 
 
-def _writer(url: str) -> "_FileWriter":
-    """Return what writes one file."""
+def remove_unfinished(folder: str, mark: str) -> None:
+    """Remove the temporary files with this mark from a folder, whose writers were killed.
+
+    Raises:
+        StorageError: The store cannot be reached.
+    """
+
+    def remove() -> None:
+        """Ask the store once. In a store of objects, nothing appears before it is complete."""
+        store, path = _store(folder)
+        store.invalidate_cache()
+        with suppress(FileNotFoundError):
+            for file in store.ls(path, detail=False):
+                name = file.rpartition("/")[2]
+                if name.startswith(".") and name.rpartition(".")[2].startswith(mark):
+                    store.rm_file(file)
+
+    if urls.scheme_of(folder) not in urls.OBJECT_STORES:
+        _tried(folder, remove, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+def _writer(url: str, mark: str) -> "_FileWriter":
+    """Return what writes one file, whose temporary name contains the mark."""
     if (local := urls.local_path(url)) is not None:
         os.makedirs(os.path.dirname(local), exist_ok=True)
-        return _LocalWriter(local)
+        return _LocalWriter(local, mark)
     files, path = _store(url)
-    return (_ObjectWriter if urls.scheme_of(url) in urls.OBJECT_STORES else _FileWriter)(path, files)
+    return (_ObjectWriter if urls.scheme_of(url) in urls.OBJECT_STORES else _FileWriter)(path, mark, files)
 
 
 class _FileWriter:
@@ -291,14 +317,15 @@ class _FileWriter:
 
     Args:
         path: The path of the file.
+        mark: A text in the temporary name.
         files: The file system of the library.
     """
 
-    def __init__(self, path: str, files: Any = None) -> None:
+    def __init__(self, path: str, mark: str, files: Any = None) -> None:
         """Open the temporary file, in its folder, which is made."""
         folder, _, name = path.rpartition("/")
         self._path, self._files = path, files
-        self._temporary = f"{folder}/.{name}.{secrets.token_hex(4)}"
+        self._temporary = f"{folder}/.{name}.{mark}{secrets.token_hex(4)}"
         self._file = self._open()
 
     def _open(self) -> Any:
@@ -388,7 +415,7 @@ def _store(url: str) -> Tuple[Any, str]:
         except (ImportError, ValueError) as error:
             raise StorageError(url, f"cannot be used: {_first_line(error)}") from error
         _STORES[key] = files
-    return files, files._strip_protocol(url)
+    return files, urls.local_path(url) or files._strip_protocol(url)
 
 
 def _url_of(pattern: str, name: str) -> str:

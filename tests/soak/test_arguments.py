@@ -204,7 +204,7 @@ def test_feeding(cases: Cases):
         def infer(**given: Any) -> None:
             results = cluster.inference(**given)
             next(results, None)
-            results.close()  # type: ignore[attr-defined]
+            results.close()
 
         def stop(**given: Any) -> None:
             if isinstance(given.get("timeout"), str | list | dict | bytes):  # else it would be shut down

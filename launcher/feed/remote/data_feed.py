@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Callable
@@ -20,6 +21,7 @@ from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block
 from launcher.feed.remote.columns import columns, named_columns
 from launcher.feed.remote.connection import Connect, FeedConnection
+from launcher.feed.remote.outputs import OutputFile, OutputPartition, SentRows
 
 # How often progress is reported while a function reads one chunk.
 _REPORT_SECONDS = 1.0
@@ -203,8 +205,10 @@ class FeedReader:
         self._rows_read = 0
         #: How many results it has returned in all.
         self._returned = 0
-        #: How many of the missing results belong to rows of broken connections.
+        #: How many of the missing results are not wanted, because their rows are fed again.
         self._stale = 0
+        #: The partitions whose results are stored here as files, and are not all there. The oldest is first.
+        self._outputs: deque[OutputFile] = deque()
 
     def batch(self, rows: int) -> list[Block]:
         """Return blocks with the given number of rows together.
@@ -229,8 +233,7 @@ class FeedReader:
             rows -= stop - self._at
             self._rows_read += stop - self._at
             self._at = stop
-        if time.monotonic() - self._reported_at > _REPORT_SECONDS:
-            self._report()
+        self._report_in_time()
         return blocks
 
     def poll_end(self) -> bool:
@@ -262,10 +265,43 @@ class FeedReader:
         # The first of them belong to rows of a broken connection, whose results are not wanted.
         stale = min(self._stale, len(results))
         self._stale -= stale
-        if results := results[stale:]:
-            buffers = codec.encode(results, by_name=True)
-            frames.check_size(buffers, f"{len(results):,} results")
-            self._connection.send(self._current, frames.Kind.RESULTS, buffers)
+        results = results[stale:]
+        while results:
+            if self._outputs and self._outputs[0].first <= self._returned - len(results):
+                taken = self._outputs[0].add(results)
+                # The program waits for the name of the file, and must not give up while its results come.
+                self._report_in_time()
+                self._store_complete()
+            else:
+                # Rows of an earlier call may come before the first partition with a file.
+                first = self._outputs[0].first if self._outputs else self._returned
+                taken = min(len(results), first - (self._returned - len(results)))
+                self._send_results(results[:taken])
+            results = results[taken:]
+
+    def _send_results(self, results: list[Any]) -> None:
+        """Send results to the program.
+
+        Raises:
+            FeedError: They cannot be sent.
+        """
+        buffers = codec.encode(results, by_name=True)
+        frames.check_size(buffers, f"{len(results):,} results")
+        self._connection.send(self._current, frames.Kind.RESULTS, buffers)
+
+    def _store_complete(self) -> None:
+        """Store the files of which all results are there, and send their names in place of the results.
+
+        Raises:
+            StorageError: A file cannot be stored.
+        """
+        while self._outputs and self._outputs[0].is_complete:
+            output = self._outputs[0]
+            if output.rows:
+                # The function is not waiting for rows meanwhile, which is what the program may believe.
+                self._report()
+                self._send_results([output.store(lambda size: self._report_in_time())])
+            self._outputs.popleft().close()
 
     def terminate(self, reason: bytes = frames.UNWANTED) -> None:
         """Drop the rows that are here, and ask for no more.
@@ -297,9 +333,14 @@ class FeedReader:
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the rows of the present chunk that the function has not read."""
+        """Drop the rows of the present chunk that the function has not read, and incomplete files."""
         self._at = self._size = 0
         self._block, self._blocks = [], iter(())
+        if self._outputs:
+            # Their partitions are done again, by this task or another one.
+            self._stale = self._rows_read - self._returned
+        while self._outputs:
+            self._outputs.pop().close()
 
     def _has_rows(self, *, has_begun: bool) -> bool:
         """Make the next block with rows the present one, and wait for it if necessary.
@@ -352,13 +393,29 @@ class FeedReader:
         if kind == frames.Kind.ROWS:
             yield content
             return
-        # The content is a function of the user, which returns the rows of a partition.
+        output = None
+        if isinstance(content, OutputPartition):
+            output = OutputFile(content, self._rows_read)
+            self._outputs.append(output)
+            content = content.rows
+        # The content is a function of the user, which returns the rows of a partition, or contains such rows.
+        is_sent = isinstance(content, SentRows)
+        blocks = content.blocks() if is_sent else codec.blocks_of(content(), lambda: _CODE_ROWS)
         rows = 0
-        for block in codec.blocks_of(content(), lambda: _CODE_ROWS):
+        for block in blocks:
             rows += codec.size(block)
             yield block
+        if output is not None:
+            # For the program, the name of the file is the only result.
+            output.rows, rows = rows, min(rows, 1)
         numbers = frames.pack_numbers(self._number, rows)
         self._connection.send(self._current, frames.Kind.COUNTED, [numbers])
+        self._store_complete()
+
+    def _report_in_time(self) -> None:
+        """Tell the program how far the function is, at most once a second."""
+        if time.monotonic() - self._reported_at > _REPORT_SECONDS:
+            self._report()
 
     def _report(self, kind: frames.Kind = frames.Kind.PROGRESS) -> None:
         """Tell the program which chunks were read and consumed.

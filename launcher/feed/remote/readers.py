@@ -129,15 +129,12 @@ class RecordReader(NamedTuple):
             BrokenFileError: The file is damaged. The message says where.
             OSError: The file cannot be read.
         """
-        crc32c = _crc32c() if self.check else None
+        crc32c = crc32c_function() if self.check else None
 
         def is_right(data: bytes, checksum: bytes) -> bool:
-            """Return whether this is the stored checksum of these bytes: rotated, with a constant added."""
+            """Return whether this is the stored checksum of these bytes."""
             # Checksums are not wanted, or google-crc32c is not installed.
-            if crc32c is None:
-                return True
-            crc = crc32c(data)
-            return _CHECKSUM.pack((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) == checksum
+            return crc32c is None or _masked(crc32c(data)) == checksum
 
         with opened(self.path) as file:
             # The number of bytes before the present record.
@@ -165,7 +162,23 @@ class RecordReader(NamedTuple):
                 offset += _HEAD + len(content)
 
 
-def _crc32c() -> Callable[[bytes], int] | None:
+def as_record(content: bytes, crc32c: Callable[[bytes], int]) -> bytes:
+    """Return bytes as a record of a TFRecord file.
+
+    Args:
+        content: The bytes.
+        crc32c: The function that computes checksums.
+    """
+    length = _LENGTH.pack(len(content))
+    return b"".join([length, _masked(crc32c(length)), content, _masked(crc32c(content))])
+
+
+def _masked(checksum: int) -> bytes:
+    """Return a checksum as TFRecord files contain it: rotated, with a constant added."""
+    return _CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def crc32c_function() -> Callable[[bytes], int] | None:
     """Return the function that computes the CRC-32C (Castagnoli) of bytes.
 
     Returns:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, Launch, Started
+from tests.conftest import COMMAND, Launch, Started, at_the_end
 from tests.seeing import MARK, ROOT
+
+#: Runs a command unless somebody else uses what it ends: by the lock files of its users and their turn, and
+#: the command. Who had to wait for the turn of somebody who has ended it holds a lock of a file that is gone.
+_LAST = """
+    users=$0 turn=$1; shift; cd "$1"; shift
+    exec 8>"$turn"; flock 8; [ /proc/self/fd/8 -ef "$turn" ] || exit 0
+    exec 9>"$users"; ! flock -nx 9 || { "$@" && rm "$users" "$turn"; }
+"""
 
 
 class Machines:
@@ -73,11 +83,43 @@ class Machines:
         """Process 1 of a node of a cluster of ours."""
         return int((self.state / node / "pid").read_text().split()[0])
 
+    @property
+    def network(self) -> str:
+        """The network namespace of a cluster of ours, which is the gateway of all its nodes."""
+        assert self._script is not None, "expected a cluster of the tests"
+        return f"{self.kind}-{self._script[1]}"
+
     def link(self, node: str, state: str) -> None:
         """Cut off a node of a cluster of ours (down), or join it again (up)."""
-        assert self._script is not None, "expected a cluster of the tests"
-        network = f"{self.kind}-{self._script[1]}"
-        subprocess.run(["ip", "-n", network, "link", "set", node, state], check=True, timeout=10)
+        subprocess.run(["ip", "-n", self.network, "link", "set", node, state], check=True, timeout=10)
+
+
+def cache_folder() -> Path:
+    """Where tests keep what takes long to get, and what those of a run share."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def shared(name: str, *end: str) -> Iterator[AbstractContextManager[None]]:
+    """Use something that the test processes of a run share: the turn of who may start it.
+
+    Args:
+        name: of what is shared.
+        end: the command that ends it, after the last process that uses it, also when that was killed.
+    """
+    files = [str(cache_folder() / f"{name}.{lock}") for lock in ("users", "turn")]
+    with at_the_end(_LAST, *files, str(ROOT), *end), open(files[0], "w") as users:
+
+        @contextmanager
+        def turn() -> Iterator[None]:
+            with open(files[1], "w") as mine:
+                fcntl.flock(mine, fcntl.LOCK_EX)
+                fcntl.flock(users, fcntl.LOCK_SH)
+                yield
+
+        yield turn()
 
 
 def call(script: Path, *words: str, **environ: str) -> str:

@@ -33,6 +33,8 @@ from tests.seeing import MARK, command_line, kill, looks, proc, stat_field
 if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster as Kubernetes
     from tests.slurm.cluster import Cluster
+    from tests.storage.servers import Servers
+    from tests.storage.stores import S3, Gcs, Hdfs
 
 assert os.path.exists("/proc/thread-self/children"), "the kernel was built without CONFIG_PROC_CHILDREN"
 
@@ -160,7 +162,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Limit the time of tests without their fixtures where the first one waits for an engine or a cluster."""
     waiting = ("tests/docker/", "tests/e2e/", "tests/kubernetes/")
     for item in items:
-        if item.nodeid.startswith(waiting) and item.get_closest_marker("timeout") is None:
+        waits = item.nodeid.startswith(waiting) or "servers" in getattr(item, "fixturenames", ())
+        if waits and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300, func_only=True))
 
 
@@ -533,6 +536,50 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()} {time.time()}"
     with a_cluster(tmp_path_factory.mktemp("kubernetes"), run) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """Where `hdfs`, `s3` and `gcs` of the tests are; each is started when a test needs it first."""
+    from tests.storage.servers import shared_servers
+
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()} {time.time()}"
+    with shared_servers(f"{zlib.crc32(run.encode()):08x}") as servers:
+        yield servers
+
+
+@pytest.fixture
+def hdfs(servers: Servers) -> Iterator[Hdfs]:
+    """A new folder of a real HDFS, whose servers other tests use, too."""
+    from tests.storage.stores import a_folder_of_hdfs
+
+    with servers.use("hdfs", alone=False), a_folder_of_hdfs(servers) as hdfs:
+        yield hdfs
+
+
+@pytest.fixture
+def hdfs_alone(servers: Servers) -> Iterator[Hdfs]:
+    """The same while no other test uses it: its servers may be killed, and run again after the test."""
+    from tests.storage.stores import a_folder_of_hdfs
+
+    with servers.use("hdfs", alone=True), a_folder_of_hdfs(servers) as hdfs:
+        yield hdfs
+
+
+@pytest.fixture
+def s3(servers: Servers) -> S3:
+    """A new bucket of an S3 server."""
+    from tests.storage.stores import S3
+
+    return S3(servers)
+
+
+@pytest.fixture
+def gcs(servers: Servers) -> Gcs:
+    """A new bucket of an emulator of Google Cloud Storage."""
+    from tests.storage.stores import Gcs
+
+    return Gcs(servers)
 
 
 def install(site: Path, name: str, source: str) -> dict[str, str]:

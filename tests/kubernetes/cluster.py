@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -18,8 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.processes import all_pids, children_of
-from tests.clusters import Machines, call, script_of
-from tests.conftest import at_the_end
+from tests.clusters import Machines, cache_folder, call, script_of, shared
 from tests.image import root_files
 from tests.seeing import ROOT, command_line, is_soon, proc, soon
 
@@ -27,12 +25,6 @@ from tests.seeing import ROOT, command_line, is_soon, proc, soon
 NODES = 2
 #: The image of the tests: in a cluster of ours it is made of this machine's Python.
 IMAGE, PUBLIC_IMAGE = "localhost/launch-test:1", "python:3.11-slim"
-#: Ends a cluster that nobody uses: by its script, its name, and the lock files of its users and their turn.
-#: Who had to wait for the turn of somebody who has ended the cluster holds a lock of a file that is gone.
-_LAST = """
-    exec 8>"$3"; flock 8; [ /proc/self/fd/8 -ef "$3" ] || exit 0
-    exec 9>"$2"; ! flock -nx 9 || { "$0" down "$1" && rm "$2" "$3"; }
-"""
 
 
 class Cluster(Machines):
@@ -231,18 +223,13 @@ def _raise_weight(group: str) -> None:
 @contextmanager
 def _shared(script: Path, name: str, nodes: int) -> Iterator[str]:
     """The kubeconfig of a cluster that runs while anybody uses it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
-    cache.mkdir(parents=True, exist_ok=True)
-    files = [str(cache / f"{name}.{lock}") for lock in ("users", "turn")]
-    with at_the_end(_LAST, str(script), name, *files), open(files[0], "w") as users:
-        with open(files[1], "w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            fcntl.flock(users, fcntl.LOCK_SH)
+    with shared(name, str(script), "down", name) as turn:
+        with turn:
             call(script, "up", name, str(nodes))
             _raise_weight(f"k8s-{name}")
             admin = call(script, "kubeconfig", name)
             if not Path(admin).with_name("image-loaded").exists():
-                with root_files(cache) as archive:
+                with root_files(cache_folder()) as archive:
                     call(script, "load", name, str(archive), IMAGE)
                 Path(admin).with_name("image-loaded").touch()
         yield admin

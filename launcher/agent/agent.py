@@ -32,7 +32,9 @@ from launcher.common.cluster import TF_CONFIG_ROLES, ClusterSpec, TaskId, comple
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 
-#: How tasks are stopped when the launcher is gone. It is short, because nobody reads their output.
+#: How tasks are stopped when the launcher is gone: signals, each with the seconds until the next one. The
+#: time is short, because nobody reads the output of the tasks. It is the same if the agent is sent SIGTERM: a
+#: shutdown or a cluster ends the host then, and SIGKILL follows soon. Only in a pod it is known how soon.
 ABANDONED_STOP_SEQUENCE: events.StopSequence = ((signal.SIGTERM, 1.0), (SIGKILL, 5.0))
 #: An agent with a pipe waits at most this long for the launcher to receive its last messages.
 FAREWELL_SECONDS = 5.0
@@ -71,10 +73,11 @@ class Agent:
         agent_id: The number of the agent, which distinguishes its process tags from those of other agents.
         connection: The connection to the launcher.
         selector: The selector that the connection uses.
-        watchdog: A descriptor that reaches end-of-file when the watchdog exits.
-        deadline: The deadline that the agent renews, or None if the watchdog watches a pipe instead.
-        grace: How many seconds tasks get after SIGTERM if the agent itself is sent SIGTERM. If it is None,
-            they get as many as when the launcher is gone.
+        watchdog_fd: A descriptor that reaches end-of-file when the watchdog exits.
+        deadline: The time until which the watchdog lets the agent live, and which the agent renews. None if
+            the watchdog watches a pipe instead.
+        grace_seconds: How many seconds tasks get after SIGTERM if the agent itself is sent SIGTERM. None for
+            as many as when the launcher is gone, because nobody knows when SIGKILL will follow.
     """
 
     def __init__(
@@ -82,11 +85,14 @@ class Agent:
         agent_id: int,
         connection: LauncherConnection,
         selector: selectors.BaseSelector,
-        watchdog: int,
+        watchdog_fd: int,
         deadline: Optional[Deadline],
-        grace: Optional[float],
+        grace_seconds: Optional[float],
     ) -> None:
-        """Make the agent of a host from its parts. It starts to work in `run`."""
+        """Make the agent of a host from its parts. It starts to work in `run`.
+
+        The arguments are described at the class.
+        """
         # Processes whose parents have exited become children of the agent, which can find and stop them.
         processes.become_subreaper("launch-agent")
         #: The connection to the launcher, and its function that sends one message.
@@ -94,12 +100,12 @@ class Agent:
         self._send = connection.send
         connection.serve(on_message=self._handle_message, on_disconnect=self._on_disconnect)
         self._selector = selector
-        self._watchdog = watchdog
+        self._watchdog_fd = watchdog_fd
         self._deadline = deadline
-        # Each step is a signal and the seconds until the next one.
         first_step, last_step = ABANDONED_STOP_SEQUENCE
+        sigterm_step = first_step if grace_seconds is None else (signal.SIGTERM, grace_seconds)
         #: How the tasks are stopped if this agent is sent SIGTERM.
-        self._sigterm_stop_sequence = (first_step if grace is None else (signal.SIGTERM, grace), last_step)
+        self._sigterm_stop_sequence = (sigterm_step, last_step)
         #: Reads the output of the tasks, and sends it to the launcher.
         self._outputs = Outputs(selector, connection, on_closed=self._report_gone_if_done)
         #: The ports that are held for the tasks of this host until the end of the job.
@@ -110,7 +116,7 @@ class Agent:
         self._stopping = Stopping(self._task_processes, on_signalled=self._report_signal)
         #: The children that belong to no task: they run remote commands, and answer `_questions`.
         self._children = Children(selector, connection, on_started=self._task_processes.own_children.add)
-        #: Finds out about this host what may take seconds, such as its GPUs.
+        #: Answers questions about this host that may take seconds, such as which GPUs it has.
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         #: The tasks that were started and were not reported as gone.
         self._tasks: Dict[TaskId, RunningTask] = {}
@@ -132,14 +138,15 @@ class Agent:
             self._spawner,
             self._task_processes,
             on_forked=self._on_started,
-            on_refused=self._start_cold,
+            on_refused=self._start_in_new_process,
             on_notice=self._tell,
         )
         #: Measures what tasks use, while the launcher wants to know it.
         self._measurements = Measurements(
             self._children, list_processes=self._list_processes, connection=connection
         )
-        #: The parts that have something to do at certain times, except the stopping of tasks.
+        #: The parts that have something to do at certain times. `_stopping` is not among them:
+        #: `_poll_stopping` polls it, and then handles the tasks that have no process left.
         self._timed = (
             self._children, self._fork_servers, self._outputs, self._questions, self._measurements, connection
         )  # fmt: skip
@@ -151,10 +158,14 @@ class Agent:
         self._is_stopped = False
         #: When to react to a SIGTERM that this agent was sent (monotonic), or None if it was not sent one.
         self._sigterm_due: Optional[float] = None
-        #: How long the watchdog lets the agent live while it stops its tasks (monotonic).
-        self._ending_until = 0.0
-        #: The functions that handle the messages of the launcher, by the class of the message.
-        self._handlers: Dict[type, Callable[..., None]] = {
+        #: When the agent must have stopped its tasks and exited (monotonic): the watchdog then kills it. 0.0
+        #: while it serves a job.
+        self._must_exit_at = 0.0
+        self._handlers = self._message_handlers()
+
+    def _message_handlers(self) -> Dict[type, Callable[..., None]]:
+        """Return the functions that handle the messages of the launcher, by the class of the message."""
+        return {
             events.HoldPorts: self._hold_ports,
             events.Preload: self._fork_servers.start,
             events.TryPeers: self._questions.try_peers,
@@ -163,7 +174,7 @@ class Agent:
             events.StopTasks: self._stop,
             events.SignalTask: self._signal,
             events.Measure: self._measurements.measure,
-            events.HoldOutput: lambda command: connection.hold_output(is_held=command.on),
+            events.HoldOutput: lambda command: self._connection.hold_output(is_held=command.on),
             events.CloseAgent: self._close,
             protocol.RunCommand: self._children.run,
             protocol.CommandData: self._children.handle_input,
@@ -186,7 +197,7 @@ class Agent:
         self._send(events.AgentReady(*_stamp(), pid=os.getpid(), facts=host.host_facts()))
         self._serve_job()
         while self._phase is _AgentPhase.RESETTING:
-            self._phase, self._ending_until = _AgentPhase.SERVING, 0.0
+            self._phase, self._must_exit_at = _AgentPhase.SERVING, 0.0
             self._serve_job()
         # The launcher was told why.
         if self._phase is _AgentPhase.CUT_SHORT:
@@ -243,7 +254,7 @@ class Agent:
         self._outputs.pause_or_go_on()
         # The watchdog lets the agent live as long as it may wait for its launcher or stop its tasks.
         if self._deadline is not None:
-            self._deadline.renew(max(self._connection.gives_up_at, self._ending_until))
+            self._deadline.renew(max(self._connection.gives_up_at, self._must_exit_at))
 
     def _seconds_to_wait(self, max_seconds: float) -> float:
         """Return how many seconds may pass until something is due, at most ``max_seconds``."""
@@ -262,7 +273,7 @@ class Agent:
         self._selector.register(self._wake, selectors.EVENT_READ, self._poll_ended)
         # This one becomes readable at the end of a task, and tells which task has ended first.
         self._selector.register(self._exits, selectors.EVENT_READ, self._poll_ended)
-        self._selector.register(self._watchdog, selectors.EVENT_READ, self._on_watchdog)
+        self._selector.register(self._watchdog_fd, selectors.EVENT_READ, self._on_watchdog)
         self._questions.ask_for_gpus()
 
     # ------------------------------------------------------------------ the launcher
@@ -290,7 +301,7 @@ class Agent:
         """Stop all tasks, because the launcher is gone for good."""
         self._end_job(_AgentPhase.CLOSING)
         # The watchdog lets the agent live so long, even if it was stopping the tasks already.
-        self._ending_until = max(self._ending_until, time.monotonic() + END_TIMEOUT_SECONDS)
+        self._must_exit_at = max(self._must_exit_at, time.monotonic() + END_TIMEOUT_SECONDS)
 
     def _cut_short(self, why: str, steps: events.StopSequence = ABANDONED_STOP_SEQUENCE) -> None:
         """Stop all tasks and exit, although the launcher has not closed this agent.
@@ -324,7 +335,7 @@ class Agent:
             # The watchdog kills an agent that takes longer. The first step of the sequence, SIGTERM and the
             # time after it, may be as long as the user has allowed, so its time is added.
             _, first_pause = steps[0]
-            self._ending_until = time.monotonic() + END_TIMEOUT_SECONDS + first_pause
+            self._must_exit_at = time.monotonic() + END_TIMEOUT_SECONDS + first_pause
             # Tasks that still wait for a fork server are not started.
             self._fork_servers.close()
             self._end_tasks(list(self._tasks.values()), steps)
@@ -345,7 +356,7 @@ class Agent:
     def _on_watchdog(self) -> None:
         """Stop all tasks and exit, because the watchdog has ended and nothing else guards them."""
         # The end-of-file would wake the loop again and again.
-        self._selector.unregister(self._watchdog)
+        self._selector.unregister(self._watchdog_fd)
         self._cut_short("its watchdog was killed")
 
     # ------------------------------------------------------------------ ports
@@ -409,9 +420,9 @@ class Agent:
         start = replace(command, argv=argv, env=env)
         # If there is a fork server for the task, it forks it later, and then `_on_started` is called.
         if not self._fork_servers.fork(start):
-            self._start_cold(start)
+            self._start_in_new_process(start)
 
-    def _start_cold(self, start: events.StartTask) -> None:
+    def _start_in_new_process(self, start: events.StartTask) -> None:
         """Start a task in a new process, or report why that failed.
 
         Args:
@@ -602,7 +613,7 @@ class Agent:
         # A task that waits for a fork server (a process from which it is forked) starts first, so that it is
         # stopped and reported like all others.
         for start in self._fork_servers.cancel(command.tasks):
-            self._start_cold(start)
+            self._start_in_new_process(start)
         self._end_tasks([self._tasks[task] for task in command.tasks if task in self._tasks], command.steps)
         # When the launcher has stopped all tasks, it will close the agent. Then an agent that is sent SIGTERM
         # leaves the end of the job to the launcher.

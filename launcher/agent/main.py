@@ -90,7 +90,7 @@ def _run_agent(
     listener: Optional[socket.socket],
     peer: Optional[socket.socket],
     deadline: Optional[Deadline],
-    watchdog: int,
+    watchdog_fd: int,
 ) -> int:
     """Be the agent, in the child of the watchdog.
 
@@ -99,7 +99,7 @@ def _run_agent(
         listener: The socket on which programs reach the agent, or None if it has only a pipe.
         peer: A socket to the program that has passed us its stdin and stdout, or None.
         deadline: The deadline that the agent renews, or None if the watchdog watches our stdin instead.
-        watchdog: A descriptor that reaches end-of-file when the watchdog exits.
+        watchdog_fd: A descriptor that reaches end-of-file when the watchdog exits.
 
     Returns:
         The exit code.
@@ -117,9 +117,9 @@ def _run_agent(
         connection.use(PassedStreams(peer, os.dup(0), os.dup(1), is_swapped=False))
     # The connection has descriptors of its own by now.
     processes.nothing_on(0, 1)
-    agent_id, grace = int(arguments["agent"]), arguments.get("grace")
+    agent_id, grace_seconds = int(arguments["agent"]), arguments.get("grace")
     try:
-        code = Agent(agent_id, connection, selector, watchdog, deadline, grace).run()
+        code = Agent(agent_id, connection, selector, watchdog_fd, deadline, grace_seconds).run()
     except Exception as error:
         # The launcher is told the reason. The watchdog kills the tasks when this process has ended.
         connection.refuse(f"the agent failed: {type(error).__name__}: {error}")

@@ -76,7 +76,8 @@ class Pipe(Protocol):
 class RemoteProgram:
     """A program of ours that runs on a host, with a byte pipe each way. One thread uses it at a time.
 
-    Whatever arrives on its stdout before the mark of `bootstrap` comes from a login shell, and is dropped.
+    When the program starts, it first writes the start mark to its stdout, a line that `bootstrap` defines.
+    Whatever arrives before the mark comes from a login shell, and is dropped. What follows is the output.
     Only `wait`, `start_error`, `exit_reason` and `close` block, and for seconds at most.
 
     Args:
@@ -86,7 +87,7 @@ class RemoteProgram:
         starter: The command that starts the program, for messages, as in ``its login shell``.
         patience: The seconds after which the program should have started. A login shell may hang, but an
             ``srun`` may wait for its turn.
-        is_ready: Whether the program runs already, so that no mark comes.
+        is_ready: Whether the program runs already, so that no start mark comes.
     """
 
     #: What to do about a Python that is missing or too old, for messages.
@@ -109,11 +110,11 @@ class RemoteProgram:
         self._pipe = pipe
         self._python, self._starter, self._start_seconds = python, starter, patience
         self._started_at = time.monotonic()
-        #: What has arrived before the program runs, which ends with the mark.
+        #: What has arrived before the program runs, which ends with the start mark.
         self._bytes_before_start = b""
-        #: Output of the program that arrived together with the mark.
+        #: Output of the program that arrived together with the start mark.
         self._early_output = b""
-        #: Whether the stdout ended before the program ran.
+        #: Whether the stdout ended before the start mark. Then `start_error` finds out why.
         self._ended_before_start = False
 
     def fileno(self) -> int:
@@ -124,22 +125,26 @@ class RemoteProgram:
         """Return up to ``size`` bytes of the program's stdout.
 
         Returns:
-            The bytes. ``b""`` at the end of stdout. None if there is nothing yet.
+            The bytes. None if there is nothing yet. ``b""`` at the end of stdout, even if the program never
+            ran: `start_error` says then why.
 
         Raises:
-            TransportError: The program could not be started, or the connection broke. The message says which.
+            TransportError: The host has reported why the program cannot run, nothing has arrived in time, or
+                the connection broke. The message says which.
         """
+        # This consumes all that arrives up to the start mark.
         if not self.receive_start():
             return b"" if self._ended_before_start else None
-        # Output of the program may have arrived together with the mark.
+        # Output of the program may have arrived together with the start mark.
         data, self._early_output = self._early_output[:size], self._early_output[size:]
         return data or self._pipe.recv(size)
 
     def receive_start(self) -> bool:
-        """Receive until the program runs, or until nothing more arrives for now, and return whether it runs.
+        """Receive until the start mark has arrived, or nothing more for now. Return whether the program runs.
 
         Raises:
-            TransportError: The program cannot be started.
+            TransportError: The host has reported why the program cannot run, nothing has arrived in time, or
+                the connection broke.
         """
         while not self.is_ready and not self._ended_before_start:
             data = self._pipe.recv(_READ_BYTES)
@@ -152,7 +157,7 @@ class RemoteProgram:
         return self.is_ready
 
     def _look_for_mark(self, data: bytes) -> None:
-        """Search what has arrived for the mark, which says whether the program runs.
+        """Search what has arrived for the start mark, which says whether the program runs, or why it cannot.
 
         Args:
             data: The bytes that have just arrived. Those before them are kept.
@@ -177,7 +182,7 @@ class RemoteProgram:
             )
 
     def on_ready(self) -> None:
-        """React to the mark that says that the program runs. By default this does nothing."""
+        """React to the start mark, which says that the program runs. By default this does nothing."""
 
     def send(self, data: bytes | memoryview) -> int:
         """Write to the program's stdin without blocking.

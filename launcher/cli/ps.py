@@ -59,7 +59,9 @@ _STATES_BY_PHASE = {
     JobPhase.RUNNING: RunState.RUNNING.value,
     JobPhase.OVER: RunState.DIED.value,
 }
-#: How much of the samples is read: those of the last minutes.
+#: How many bytes are read at most at the end of the file of samples (see `launcher.runs.samples`). A line of
+#: it contains all tasks, so it is longer in a larger job. These are the lines of the last minutes, from which
+#: steps per second are counted; older ones are not shown here.
 _SAMPLE_BYTES = 200_000
 _SAMPLE_BYTES_PER_TASK = 400
 #: States in which a task may have processes.
@@ -210,7 +212,7 @@ def described(moved: Mapping[str, Any]) -> str:
 def _print_tasks(run: Run, as_json: bool) -> None:
     """Print the tasks of a run, with how far they are and what they use now.
 
-    For a run that has ended, the table of its report is printed.
+    For a run that has ended, the table of its report is printed, or as JSON the tasks as they were last.
 
     Args:
         run: The run.
@@ -219,7 +221,8 @@ def _print_tasks(run: Run, as_json: bool) -> None:
     Raises:
         LaunchError: The launcher of the run cannot be asked.
     """
-    # The first question lets the launcher ask all agents. Until they answer, the memory is not known.
+    # With `measure` the launcher asks the agents of all hosts to measure the memory of their tasks. Its
+    # answer does not wait for theirs, so it is asked again until they have answered, or took too long.
     state = snapshot(run, measure=True)
     waiting = Waiting()
     while state.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
@@ -229,7 +232,8 @@ def _print_tasks(run: Run, as_json: bool) -> None:
     if state.ended and not as_json:
         print(result_table(state.report) + verdict_lines(state.report), end="")
         return
-    # While the run goes on, its report contains the present states of the tasks.
+    # The samples, which the launcher writes while tasks run, tell steps, CPU and GPUs. While the run goes on,
+    # its report contains the present states of the tasks.
     reader = SampleReader(run.paths, _SAMPLE_BYTES + _SAMPLE_BYTES_PER_TASK * len(state.report.tasks))
     reader.read()
     records = [

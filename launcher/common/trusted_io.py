@@ -110,7 +110,7 @@ def is_ours(user: int) -> bool:
 
 
 def similar_file(path: str) -> str:
-    """Return the path of a file with a similar name in the same folder.
+    """Return the path that the user may have meant: of a file with a similar name in the same folder.
 
     Args:
         path: The path of a file that does not exist.

@@ -445,8 +445,8 @@ def _read_list(node: ConfigNode, label: str, builder: HostListBuilder, defaults:
                 builder.add(text, entry.line, defaults=defaults)
             continue
         settings = schema.read_mapping(entry, HOST, faults)
-        settings.lacks("name", 'a host without "name"', "expected name: and its name or address")
-        if "name" in settings:
+        settings.report_missing("name", 'a host without "name"', "expected name: and its name or address")
+        if "name" in settings:  # A name with a fault is not.
             builder.add(settings.pop("name"), entry.line, settings, defaults)
 
 
@@ -462,7 +462,7 @@ def _read_yaml(text: str, faults: FaultList) -> tuple[Host, ...]:
     if node is None:
         return ()
     keys = schema.read_mapping(node, HOSTFILE, faults)
-    if keys.lacks("hosts", '"hosts" is missing', expected):
+    if keys.report_missing("hosts", '"hosts" is missing', expected):
         return ()
     builder, defaults = HostListBuilder(faults), keys.get("defaults", {})
     _read_list(keys["hosts"], "hosts", builder, defaults)
@@ -546,7 +546,12 @@ def _line_advice(name: str, rest: str) -> str:
 
 
 def _setting_advice(word: str) -> str:
-    """Return what to write instead of a word of a plain line that is no ``KEY=VALUE``."""
+    """Return what to write instead of a word that is not a setting in the form ``KEY=VALUE``.
+
+    Args:
+        word: A word that follows the host in a plain line, one that is not YAML: ``node1 slots=2 gpus=1``. It
+            may come from a hostfile of PRRTE, the launcher of Open MPI.
+    """
     added_slots = re.fullmatch(r"slots\+=([0-9]+)", word)
     if added_slots:
         return f"expected slots={added_slots[1]}: PRRTE's += adds slots to a running job"

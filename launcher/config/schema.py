@@ -87,8 +87,8 @@ class MappingValues(dict[str, Any]):
         """Add a fault at the line of a key: what is wrong, and what to write instead."""
         self.faults.add(self.line_of(key), problem, expected)
 
-    def lacks(self, key: str, problem: str, expected: str) -> bool:
-        """Return whether a key is missing, and add a fault if it is.
+    def report_missing(self, key: str, problem: str, expected: str) -> bool:
+        """Add a fault if a key is missing, and return whether it is.
 
         No fault is added if the file contains an unknown key, which may be a misspelling of this one.
 

@@ -112,7 +112,7 @@ class _TFJob:
         """Return the mapping of the job file, and add the faults of the TFJob."""
         faults, top = self._faults, schema.read_mapping(node, _TFJOB, self._faults, owner="of the TFJob")
         for key, expected in (("apiVersion", _VERSIONS[0]), ("spec", "spec.tfReplicaSpecs")):
-            top.lacks(key, f"the TFJob has no {key}", f"expected {expected}")
+            top.report_missing(key, f"the TFJob has no {key}", f"expected {expected}")
         if top.get("apiVersion", _VERSIONS[0]) != _VERSIONS[0]:
             where = faults.where(top.line_of("apiVersion"))
             self._notes.append(f"{where}: this version of TFJob is read as {_VERSIONS[0]}")
@@ -234,7 +234,8 @@ class _TFJob:
             spec: The values of the ``spec`` of the TFJob.
         """
         faults = self._faults
-        if spec.lacks("tfReplicaSpecs", "spec has no tfReplicaSpecs", "expected them, as in Worker: ..."):
+        problem, expected = "spec has no tfReplicaSpecs", "expected them, as in Worker: ..."
+        if spec.report_missing("tfReplicaSpecs", problem, expected):
             return {}
         roles: dict[str, ConfigNode] = {}
         for name, written in mapping_of(spec.nodes["tfReplicaSpecs"], "tfReplicaSpecs", faults).items():

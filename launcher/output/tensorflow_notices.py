@@ -44,10 +44,11 @@ class _NoticeTable(Record):
     """The content of ``notices.toml``."""
 
     messages: Sequence[_Rule]
-    #: The names of TensorFlow's files that print start-up messages.
-    files: frozenset[bytes]
-    #: Finds the words of messages that must stay.
-    matters: re.Pattern[bytes]
+    #: The names of those source files of TensorFlow that print start-up messages, such as ``gpu_device.cc``.
+    source_files: frozenset[bytes]
+    #: Finds a word such as ``memory`` or ``fail``. A message with such a word stays, because it may explain
+    #: what is wrong with a job, unless one of the rules matches it.
+    word_that_matters: re.Pattern[bytes]
 
 
 #: The rule for messages that no entry matches.
@@ -55,13 +56,16 @@ _OTHER = _Rule(re.compile(b""))
 
 
 @functools.cache
-def _table() -> _NoticeTable:
-    """Read ``notices.toml``. That takes some milliseconds, which only programs with such messages need."""
+def _notice_table() -> _NoticeTable:
+    """Return the content of ``notices.toml``, read at the first call.
+
+    That takes some milliseconds, so it is not done for a program without such messages.
+    """
     content = read_table("output/notices.toml")
     return _NoticeTable(
         messages=[_rule(entry) for entry in content["message"]],
-        files=frozenset(name.encode() for name in content["files"]),
-        matters=re.compile("|".join(content["matters"]).encode(), re.IGNORECASE),
+        source_files=frozenset(name.encode() for name in content["files"]),
+        word_that_matters=re.compile("|".join(content["matters"]).encode(), re.IGNORECASE),
     )
 
 
@@ -81,7 +85,8 @@ def _rule_for(line: bytes) -> _Rule | None:
     is_error, file, text = message["letter"] == b"E", message["file"], message["text"]
     if rule := _first_match(text):
         return rule if rule.probe or not is_error else None
-    is_left_out = not is_error and file in _table().files and not _table().matters.search(text)
+    table = _notice_table()
+    is_left_out = not is_error and file in table.source_files and not table.word_that_matters.search(text)
     return _OTHER if is_left_out else None
 
 
@@ -105,7 +110,7 @@ def _may_have_messages(lines: bytes) -> bool:
 
 def _first_match(text: bytes) -> _Rule | None:
     """Return the first rule that matches a text. None if none does."""
-    return next((rule for rule in _table().messages if rule.text.match(text)), None)
+    return next((rule for rule in _notice_table().messages if rule.text.match(text)), None)
 
 
 class Folding:

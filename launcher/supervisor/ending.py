@@ -271,8 +271,12 @@ def finish_if_closed(state: JobState) -> None:
 
 
 def handle_notice_timer(state: JobState, timer: Timer, at: float) -> None:
-    """Tell the user what the job waits for, unless the last message said the same."""
+    """Tell the user what the job waits for, unless the last message said the same.
+
+    `launcher.supervisor.machine` calls it, as all handlers of timers, with the timer and the present time.
+    """
     text = describe.wait(state)
+    # The wait is over. What begins another one, such as a restart, sets the timer again.
     if not text:
         return
     wait = (text, state.started_restarts)

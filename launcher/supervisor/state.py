@@ -28,6 +28,7 @@ START_REASONS = {127: Reason.NOT_FOUND, 126: Reason.NOT_RUNNABLE}
 
 #: The durations of the timers that always run equally long.
 TIMER_SECONDS = {
+    # What takes no longer than this needs no message.
     TimerKind.NOTICE: 2.0,
     TimerKind.READY: 60.0,
     TimerKind.OTHER_HOSTS: 10.0,
@@ -37,6 +38,7 @@ TIMER_SECONDS = {
     TimerKind.PLACE: 1.0,
     TimerKind.CLOSE: 15.0,
 }
+#: While the job waits for something, it is checked this often whether it now waits for something else.
 NOTICE_REPEAT_SECONDS = 10.0
 
 # The numbers of signal(7) on Linux, which are the same on every host.

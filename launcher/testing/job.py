@@ -151,8 +151,8 @@ class Job(_Waits):
         self.left_running = left_running
         #: All tasks of the job, in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
-        #: The number of the attempt of each task when `Task.kill` or `Task.signal` was last called.
-        self.attempts: dict[str, int] = {}
+        #: The number of the attempt that each task had when `Task.kill` or `Task.signal` was last called.
+        self.attempts_before_signal: dict[str, int] = {}
         #: When `stop` was last called, by `time.monotonic`.
         self._stopped_at = -math.inf
 
@@ -504,7 +504,7 @@ class Task(_Waits):
 
     def _note_attempts(self) -> None:
         """Note the attempt of each task of the job before a signal, for `wait_restarted`."""
-        self._job.attempts = {task.name: task.attempt for task in self._job.tasks}
+        self._job.attempts_before_signal = {task.name: task.attempt for task in self._job.tasks}
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
         """Wait until the task runs again, after the last `kill` or `signal` of any task of the job.
@@ -521,10 +521,11 @@ class Task(_Waits):
             WaitFailed: The task does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
-        old_attempt = self._job.attempts.get(self.name, 1)
+        # The test has killed the task, or another one of the job, in this attempt. 1 if it has killed none.
+        old_attempt = self._job.attempts_before_signal.get(self.name, 1)
 
         def new_attempt() -> int:
-            """Return the number of the last attempt that has run since then, or 0 if there is none yet."""
+            """Return the number of the last attempt after the old one that runs or ran. 0 without any."""
             moves = [event for event in self._job.events if event["event"] == "TaskMoved"]
             of_task = [event for event in moves if event["task"] == self.name]
             attempts = [event["attempt"] for event in of_task if event["state"] == "running"]

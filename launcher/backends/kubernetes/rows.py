@@ -38,11 +38,18 @@ def _read_template(node: ConfigNode, label: str, faults: FaultList) -> Any:
 def _read_templates(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """Return the pairs of a role and its pod template that a node of a job file contains.
 
-    The arguments are those of `_read_template`. If the node is no mapping, this adds a fault, and returns
-    None. The template in a pair is None if it has a fault.
+    Args:
+        node: A mapping of names of roles to templates.
+        label: What messages call the node.
+        faults: Receives the faults.
+
+    Returns:
+        The pairs. The template in a pair is None if it has a fault. None instead if the node is no mapping,
+        which is a fault, too.
     """
     if not isinstance(node.value, dict):
-        return faults.add_kind(node, label, "expected a mapping of roles to templates")
+        faults.add_kind(node, label, "expected a mapping of roles to templates")
+        return None
     roles = node.value.items()
     return tuple((role, _read_template(written, f"{label} of {role}", faults)) for role, written in roles)
 

@@ -255,10 +255,10 @@ def clean(request: CleanRequest) -> Iterator[str]:
         if fields.get("BatchFlag") != "0":  # A batch job, or a job that has just ended and has no fields.
             continue
         owner = owner_in_comment(fields.get("Comment", ""))
-        # The field is HOST:SESSION. The session is that of the shell that asked for the job, its holder. It
+        # The field is HOST:SESSION. The session is that of the holder, the shell that asked for the job. It
         # outlives a launcher that was killed, and frees the job soon.
-        session = fields.get("Sid", "").rpartition(":")[2]
-        if is_dead(owner) and _has_processes(session):  # The holder itself frees the job soon.
+        _, _, session = fields.get("Sid", "").rpartition(":")
+        if is_dead(owner) and _session_has_processes(session):
             continue
         run_name = name.partition("-")[2]
         if request.cleaning.may_remove(run_name, owner, f"Slurm's job {number}"):
@@ -268,11 +268,12 @@ def clean(request: CleanRequest) -> Iterator[str]:
             yield f"{done} Slurm's job {number}, {name} ({state.lower()})"
 
 
-def _has_processes(session: str) -> bool:
-    """Return whether a process of this session lives on this machine.
+def _session_has_processes(session: str) -> bool:
+    """Return whether a process of a POSIX session, such as that of a shell, lives on this machine.
 
     Args:
-        session: The id of the session, in decimal. It may be no number.
+        session: The id of the session as Slurm writes it, in decimal. If Slurm writes something else, or
+            nothing, no process belongs to it.
     """
     processes = (read_process(pid) for pid in all_pids())
     return any(process and str(process.session) == session and not process.has_ended for process in processes)

@@ -171,6 +171,7 @@ def asking(
     """
     pipe = subprocess.PIPE
     try:
+        # In a session of its own it gets no Ctrl-C of the terminal: launch decides whether to go on waiting.
         process = subprocess.Popen(
             argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ or environment(), start_new_session=True
         )
@@ -451,14 +452,21 @@ def parse_task_counts(text: str) -> list[int]:
 
 
 def owner_comment() -> str:
-    """Return the comment of a job that this process asks for. It names this process, for `launch clean`."""
+    """Return the comment of a job that this process asks for: ``launch@MACHINE:OWNER``.
+
+    OWNER is the text by which `launch clean` finds out whether this process still lives.
+    """
     return f"launch@{os.uname().nodename}:{owner_text(this_process())}"
 
 
 def owner_in_comment(comment: str) -> str:
     """Return the text in the comment of a job that identifies the launcher process.
 
-    It is empty if the comment contains none, as that of a job of an earlier version of launch.
+    Args:
+        comment: The comment, which `owner_comment` made: ``launch@MACHINE:OWNER``.
+
+    Returns:
+        OWNER. Empty if the comment contains none, as that of a job of an earlier version of launch.
     """
     return comment.partition(":")[2]
 

@@ -137,7 +137,7 @@ class Step(RemoteProgram):
         return max(0, sent - waiting)
 
     def on_ready(self) -> None:
-        """React to the mark that says that the program runs: answer an agent, and let it outlive its srun."""
+        """React to the start of the program: answer an agent, and let it outlive its srun."""
         if self.is_agent:
             # Without an answer, TCP delays what the program writes next by 40 ms.
             self.srun.send(b"\n")
@@ -438,12 +438,16 @@ class Steps(Connections):
             with suppress(TransportError):  # If Slurm does not answer, the steps end with the job.
                 _cancel_by_name(names)
 
-    def dismiss(self, wanted: Collection[str] = ()) -> None:
-        """End the steps that wait to become agents, but not those on the wanted nodes.
+    def dismiss(self, wanted_hosts: Collection[str] = ()) -> None:
+        """End the steps that wait to become agents, but not those on the wanted hosts.
 
-        This does not block. Each of these programs exits when its stdin ends.
+        Such a step has inspected its node, and waits so that no second step must be started if the node gets
+        a task: that takes a while. This does not block. Each of these programs exits when its stdin ends.
+
+        Args:
+            wanted_hosts: The names of the nodes that need an agent.
         """
-        for host in self._waiting_steps.keys() - wanted:
+        for host in self._waiting_steps.keys() - wanted_hosts:
             self._waiting_steps.pop(host).srun.end_input()
 
     def end(self, *, closes: bool = True) -> None:

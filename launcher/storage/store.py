@@ -10,10 +10,11 @@ import io
 import os
 import queue
 import secrets
+import socket
 import threading
 import time
 from contextlib import suppress
-from typing import IO, Any, Callable, Dict, List, Tuple, TypeVar
+from typing import IO, Any, Callable, Dict, List, Optional, Tuple, TypeVar
 from urllib.parse import urlsplit
 
 from launcher.common.errors import LaunchError
@@ -31,6 +32,8 @@ _CALL_SECONDS = 30.0
 #: How long the first call may take, which may look for credentials.
 _FIRST_CALL_SECONDS = 20.0
 _MAX_WAIT_SECONDS = 5.0
+#: How long it may take to find the address of a host.
+_LOOKUP_SECONDS = 5.0
 _BUFFER_BYTES = 4 << 20
 #: How much of a file an object store receives at once. It allows 10,000 such parts.
 _PART_BYTES = 16 << 20
@@ -48,6 +51,13 @@ _FINAL = (
     NotImplementedError, ValueError, TypeError,
 )  # fmt: skip
 _FINAL_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
+#: Answers of web servers.
+_NOT_FOUND, _DENIED = 404, (401, 403)
+#: What messages of hdfs-native mean.
+_UNCLEAR = {
+    "RPC listener disconnected": "what answers at this address is no NameNode",
+    "Fatal RPC error": "what answers at this address is no NameNode",
+}
 #: The connections of this process to stores, by its id, their scheme and their address.
 _STORES: Dict[Tuple[int, str, str], Any] = {}
 
@@ -97,7 +107,13 @@ def find_files(name: str) -> List[StoredFile]:
         """Ask the store once."""
         store, path = _store(name)
         store.invalidate_cache()
-        found = store.glob(path, detail=True) if is_pattern else {path: store.info(path)}
+        if is_pattern:
+            # By default folders that cannot be listed are left out without an error. Asynchronous file
+            # systems know no such option, and raise.
+            strict = {} if store.async_impl else {"on_error": "raise"}
+            found = store.glob(path, detail=True, **strict)
+        else:
+            found = {path: store.info(path)}
         files = []
         for file, about in sorted(found.items()):
             base = file.rstrip("/").rpartition("/")[2]
@@ -458,11 +474,30 @@ def _retried(url: str, call: Callable[[], _T], patience: float) -> _T:
             deadline = now + patience if deadline is None else deadline
             if failure.is_final or now + wait > deadline:
                 # The traceback of a library says nothing to the user, and may contain secrets.
-                raise failure from None
+                raise (_no_host(url) or failure) from None
         # The next attempt makes a connection of its own.
         _STORES.clear()
         time.sleep(wait)
         wait = min(2 * wait, _MAX_WAIT_SECONDS)
+
+
+def _no_host(url: str) -> Optional[StorageError]:
+    """Return the error about a URL whose host is unknown here, which libraries describe in many ways.
+
+    Returns:
+        The error, or None if the host is known, or the URL names a bucket instead.
+    """
+    host = urlsplit(url).hostname
+    scheme = urls.scheme_of(url)
+    if not host or scheme not in ("hdfs", "webhdfs", "http", "https"):
+        return None
+    try:
+        _bounded(lambda: socket.getaddrinfo(host, None), _LOOKUP_SECONDS)
+    except (OSError, UnicodeError):
+        # Hadoop's files give a name to a group of NameNodes.
+        advice = "; for a name service HADOOP_CONF_DIR must be set" if scheme == "hdfs" else ""
+        return StorageError(url, f"no host {host!r} is known here{advice}")
+    return None
 
 
 def _bounded(call: Callable[[], _T], seconds: float) -> _T:
@@ -495,10 +530,15 @@ def _failure(url: str, error: Exception) -> StorageError:
     """Return the error of a library as one of ours."""
     if isinstance(error, StorageError):
         return error
+    # fsspec calls whatever goes wrong with a web server a missing file.
+    cause, is_web = error.__cause__, urls.scheme_of(url) in ("http", "https")
+    if is_web and isinstance(error, FileNotFoundError) and getattr(cause, "status", 0) != _NOT_FOUND:
+        error = cause if isinstance(cause, Exception) else error
     is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
     text = _first_line(error)
     # hdfs-native has one kind of error for all that a NameNode answers.
     is_denied = isinstance(error, PermissionError) or "AccessControlException" in text
+    is_denied = is_denied or getattr(error, "status", 0) in _DENIED
     if isinstance(error, FileNotFoundError):
         text = "there is no such file" if "is not a file" not in text.lower() else "is a folder"
     return StorageError(
@@ -509,4 +549,6 @@ def _failure(url: str, error: Exception) -> StorageError:
 def _first_line(error: Exception) -> str:
     """Return the first line of an error: the others are the stack of a Java program."""
     lines = str(error).strip().splitlines()
+    if lines and lines[0] in _UNCLEAR:
+        return _UNCLEAR[lines[0]]
     return lines[0].strip()[:_MAX_TEXT] if lines else type(error).__name__

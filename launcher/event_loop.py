@@ -33,8 +33,8 @@ _Function = Callable[[], object]
 _MAX_THREADS = 128
 #: The pause before another try to start a thread where the system starts none now.
 _NO_THREAD_PAUSE_SECONDS = 0.2
-#: How long the rest of a message may take to arrive, see `EventLoop.await_rest`.
-_REST_SECONDS = 0.001
+#: How long a turn is delayed so that the rest of a message can arrive, see `EventLoop.delay_next_turn`.
+_TURN_DELAY_SECONDS = 0.001
 
 
 def await_readable(file: FileDescriptorLike, seconds: float) -> None:
@@ -105,8 +105,8 @@ class EventLoop:
         self.watch(self._wake, lambda: os.eventfd_read(self._wake))
         #: The threads of `run_in_thread`. None until it is first used.
         self._pool: Pool | None = None
-        #: Whether the next turn begins with a short pause, see `await_rest`.
-        self._is_rest_awaited = False
+        #: Whether the next turn begins with a short pause, see `delay_next_turn`.
+        self._is_turn_delayed = False
 
     def __enter__(self) -> EventLoop:
         return self
@@ -165,12 +165,12 @@ class EventLoop:
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)
 
-    def await_rest(self) -> None:
-        """Delay the next turn a little, because only a part of a message has arrived.
+    def delay_next_turn(self) -> None:
+        """Let the next turn begin with a short pause. Call it when only a part of a message has arrived.
 
-        The sender is still writing. A turn for each small piece would cost more CPU time than one for all.
+        Its sender is still writing. A turn for each small piece would cost more CPU time than one for all.
         """
-        self._is_rest_awaited = True
+        self._is_turn_delayed = True
 
     def run_in_thread(self, function: Callable[[], _T], done: Callable[[Future[_T]], object]) -> None:
         """Call a function that blocks in another thread.
@@ -201,10 +201,10 @@ class EventLoop:
         Args:
             seconds: The longest time to wait. None waits until something is due.
         """
-        # The rest of a message is on its way (`await_rest`). After a short pause one turn reads all of it.
-        if self._is_rest_awaited:
-            self._is_rest_awaited = False
-            time.sleep(_REST_SECONDS)
+        # The rest of a message is on its way. After a short pause one turn reads all of it.
+        if self._is_turn_delayed:
+            self._is_turn_delayed = False
+            time.sleep(_TURN_DELAY_SECONDS)
         ready = self._selector.select(self._seconds_to_wait(seconds))
         for key, events in ready:
             # A function may stop the watching of any descriptor, so each is looked up when its turn comes.

@@ -282,7 +282,7 @@ def _run_program(request: Request) -> None:
         raise
     except BaseException as error:
         # Python itself prints the traceback when the error has left this function. The hook shortens it.
-        shown, hook = _without_ours(error.__traceback__), sys.excepthook
+        shown, hook = _without_launcher_frames(error.__traceback__), sys.excepthook
         sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
         raise
 
@@ -319,7 +319,7 @@ def _compiled(file: str) -> Any:
         return compile(source.read(), file, "exec", dont_inherit=True)
 
 
-def _without_ours(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
+def _without_launcher_frames(traceback: Optional[TracebackType]) -> Optional[TracebackType]:
     """Return a traceback without its first frames, which belong to this module."""
     while traceback is not None and traceback.tb_frame.f_globals is globals():
         traceback = traceback.tb_next

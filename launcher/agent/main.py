@@ -236,7 +236,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
 
     - The agent does not answer in time, or runs without listening: the launcher may try again.
     - The agent was killed, or has exited: the launcher is told so, and what it left behind is killed.
-    - The agent has exited in order, or uses a newer connection: nothing is left to do.
+    - The agent has exited as it should, or uses a newer connection: nothing is left to do.
 
     Args:
         arguments: ``token`` and ``agent``, and ``swapped`` if bytes to our stdout must pass
@@ -266,8 +266,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     with suppress(OSError):
         pass_streams(agent, is_swapped=is_swapped)
         _await_close(agent)
-    # 1 means that the agent and its watchdog were killed, and 0 that they have ended in order. None means
-    # that the agent runs: it has closed the connection itself.
+    # 1 means that the agent and its watchdog were killed, and 0 that they have ended as they should. None
+    # means that the agent runs: it has closed the connection itself.
     if _await_end(agent_id, watchdog) == 1:
         sweep.kill_leftovers(agent_id, _KILL_TIMEOUT_SECONDS)
         # The launcher may be gone, too.

@@ -92,7 +92,7 @@ def leave_to_launcher() -> None:
     """Ignore the signals that ask a launch to stop, except SIGTERM.
 
     A terminal, a batch system or a service manager may send them to every process of a launch. The launcher
-    alone reacts to them, and stops the tasks in order. Processes that this one starts with ``setsigdef`` do
+    alone reacts to them, and stops the tasks. Processes that this one starts with ``setsigdef`` do
     not ignore them.
     """
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "XCPU", "PWR"):

@@ -146,7 +146,7 @@ class Spawner:
         #: How many process tags were made so far.
         self._count = 0
         #: The folder in which the agent was started. Relative working folders are below it.
-        self._home = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        self._start_folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
         #: The standard input of tasks, which is ``/dev/null``.
         self._null = os.open(os.devnull, os.O_RDONLY)
         #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
@@ -190,7 +190,7 @@ class Spawner:
         if venv is not None:
             environment.update(environment_variables(environment, venv))
         # From here on relative paths are those of the task. posix_spawn starts the program in this folder.
-        _enter(self._home, workdir)
+        _enter_workdir(self._start_folder, workdir)
         # The user may have set it for the task.
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
@@ -341,19 +341,19 @@ def _exec(prepared: Prepared, streams: Sequence[int], tracer: int, error_pipe: i
         os._exit(1)
 
 
-def _enter(home: int, workdir: Optional[str]) -> None:
+def _enter_workdir(start_folder: int, workdir: Optional[str]) -> None:
     """Change to the working folder of a task that is about to start, because posix_spawn cannot do that.
 
     Args:
-        home: A descriptor of the folder in which the agent was started.
+        start_folder: A descriptor of the folder in which the agent was started.
         workdir: The folder, see `Spawner.prepare`.
 
     Raises:
         NotRunnableError: The folder cannot be entered.
     """
     try:
-        # The agent may still be in the folder of an earlier task, and a relative one begins in `home`.
-        os.chdir(home)
+        # The agent may still be in the folder of an earlier task. A relative path begins in the start folder.
+        os.chdir(start_folder)
         if workdir is not None:
             os.chdir(os.path.expanduser(workdir))
     except (OSError, ValueError) as error:

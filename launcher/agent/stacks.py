@@ -108,12 +108,13 @@ def _pythons_of(pid: int) -> List[int]:
 
 
 def _runs_python(pid: int) -> bool:
-    """Return whether a process runs a Python, by the names of its program and its libraries."""
+    """Return whether a process runs a Python, or may run one, by the names of its program and libraries."""
     try:
         if _PYTHON_FILE.search(os.readlink(f"/proc/{pid}/exe")):
             return True
     except PermissionError:
-        # py-spy says more about a process that keeps others from reading it.
+        # This process may not read the other one. It counts as a Python, so that py-spy is run for it: its
+        # error lets `_explain` tell the user how to allow that.
         return True
     except OSError:
         return False

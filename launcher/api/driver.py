@@ -173,7 +173,8 @@ class Driver:
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the launcher has exited.
 
-        A Ctrl-C stops the job in order, and a second one at once. `KeyboardInterrupt` is raised after that.
+        A Ctrl-C lets the launcher stop the job: its tasks have time to exit. A second one kills them.
+        `KeyboardInterrupt` is raised when the launcher has exited.
 
         Args:
             seconds: The time limit, or None if there is none.

@@ -9,7 +9,7 @@ from launcher.common.report import Report
 def page_of(report: Report) -> str:
     """Return the body of the page of a run as HTML. Empty if its folder is gone, or was used again."""
     from launcher.runs.run import RunState, load  # noqa: PLC0415 - only notebooks need it, as the next
-    from launcher.runs.view import view_in_files  # noqa: PLC0415
+    from launcher.runs.view import view_from_files  # noqa: PLC0415
 
     run = load(report.run_dir) if report.run_dir else None
     if run is None or run.name != report.job:
@@ -17,6 +17,6 @@ def page_of(report: Report) -> str:
     try:
         from launcher.page.report import report_body  # noqa: PLC0415 - with jinja2, which may be missing
 
-        return report_body(view_in_files(run, report, RunState.ENDED))
+        return report_body(view_from_files(run, report, RunState.ENDED))
     except (ImportError, LaunchError, OSError, ValueError, OverflowError):
         return ""  # The table of the report needs none of this.

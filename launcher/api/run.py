@@ -184,8 +184,8 @@ def run(  # noqa: PLR0913 - public
     Like the command it reads the defaults of the project, ``launch.toml`` or ``[tool.launch]`` of
     ``pyproject.toml`` (docs/jobfile.md), for everything that the call leaves out.
 
-    It may be called in any thread. A Ctrl-C stops the job in order, and a second one at once. Then
-    `KeyboardInterrupt` is raised. The job is stopped when this process exits, however it exits.
+    It may be called in any thread. A Ctrl-C stops the job: its tasks have time to exit. A second one kills
+    them. Then `KeyboardInterrupt` is raised. The job is stopped when this process exits, however it exits.
 
     Args:
         program: A ``.py`` file, an executable, or a job file (``.yaml``), relative to ``workdir``. With

@@ -364,7 +364,7 @@ class ReconnectingLink:
             data = None if program is None else program.recv(_READ_BYTES)
             if program is None or data is None:  # There is nothing more now.
                 if self._channel.has_part:  # The next turn waits a moment for the rest of the message.
-                    self.loop.await_rest()
+                    self.loop.delay_next_turn()
                 return
             if not data:  # The connection has ended.
                 if self._agent_closed:

@@ -27,7 +27,7 @@ from launcher.runs.history import HistoryReader
 from launcher.runs.mirror import receive_files
 from launcher.runs.run import Run, RunState, load, time_in
 from launcher.runs.samples import SampleReader
-from launcher.runs.view import RunView, report_in_files
+from launcher.runs.view import RunView, report_from_files
 from launcher.threads import start_function
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class RunWatcher:
             if self._queued and self._queued.phase is JobPhase.OVER:
                 state, note = RunState.DIED, f"died: {queued}"
         try:
-            report = report_in_files(run, history, state, now)
+            report = report_from_files(run, history, state, now)
         except LaunchError as error:
             note = escape_controls(str(error))
             report = Report(run.name, 0, run.started_at or now, now, (), run_dir=run.paths.root)

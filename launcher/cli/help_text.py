@@ -72,7 +72,7 @@ def sections_of(name: str) -> Iterator[HelpSection]:
     """
     general = [HELP]  # The options of no special group.
     for group in groups_of(name):
-        rows = list(map(_row, _shown(group.rows)))
+        rows = list(map(_row_of, _shown(group.rows)))
         if group.title == "options":
             general += rows
         else:
@@ -124,7 +124,7 @@ def section_text(section: HelpSection) -> str:
 def _common_options() -> HelpSection:
     """Return the options that ``launch --help`` shows, with the one that shows all."""
     rows = [row for group in groups_of("run") for row in group.rows if {*_COMMON}.intersection(row.flags)]
-    return HelpSection("common options", [*map(_row, _shown(rows)), HELP_ALL])
+    return HelpSection("common options", [*map(_row_of, _shown(rows)), HELP_ALL])
 
 
 def _shown(rows: Collection[Setting[Any]]) -> list[Setting[Any]]:
@@ -132,11 +132,11 @@ def _shown(rows: Collection[Setting[Any]]) -> list[Setting[Any]]:
     return [row for row in rows if row.help and COMMAND_LINE in row.given_in]
 
 
-def _row(row: Setting[Any]) -> Row:
+def _row_of(setting: Setting[Any]) -> Row:
     """Return the line of a setting in a help text, such as ``-n, --lines N`` with its description."""
-    if row.positional is not None:
-        return Row(row.metavar, row.help)
+    if setting.positional is not None:
+        return Row(setting.metavar, setting.help)
     # A metavar such as [=DIR] follows the option without a space, and has its brackets already.
-    value = f"[{row.metavar}]" if row.value_optional and row.takes_next_word else row.metavar
-    space = " " if value and row.takes_next_word else ""
-    return Row(f"{', '.join(row.flags)}{space}{value}", row.help)
+    value = f"[{setting.metavar}]" if setting.value_optional and setting.takes_next_word else setting.metavar
+    space = " " if value and setting.takes_next_word else ""
+    return Row(f"{', '.join(setting.flags)}{space}{value}", setting.help)

@@ -103,7 +103,7 @@ def run(settings: Settings) -> int:
 
 
 def _end(number: int, _: object) -> None:
-    """End the page in order at the first signal. Python calls it as the handler of signals."""
+    """End the page at the first signal, as a handler of signals: the exception leaves its contexts."""
     for each in _SIGNALS:  # Another one must not interrupt the end.
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -34,7 +34,7 @@ from launcher.output.run_files import write_for_user
 from launcher.output.table import path_line, print_table, result_table, table_lines, verdict_lines
 from launcher.runs.client import snapshot
 from launcher.runs.run import Run, RunState, program_of
-from launcher.runs.view import RunView, view_in_files
+from launcher.runs.view import RunView, view_from_files
 
 SUMMARY = "tell what happened in a run, or compare two"
 
@@ -150,7 +150,7 @@ def _viewed(run: Run) -> Iterator[RunView]:
                 # The files may have been copied from another machine.
                 report = replace(answer.report, run_dir=run.paths.root)
                 state = RunState.ENDED if answer.ended else RunState.RUNNING
-        yield view_in_files(run, report, state)
+        yield view_from_files(run, report, state)
     except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
         raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
 

@@ -124,7 +124,8 @@ class _Screen:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._console = Console(no_color=not wants_colour(os.environ, is_tty=True), highlight=False)
-        self._order, self._filter = "", ""
+        #: The name in `_ORDERS` by which tasks are sorted, and the text that shown tasks contain, or empty.
+        self._sorted_by, self._filter = "", ""
         #: The key after which the user is asked now, and the answer so far. Empty while nothing is asked.
         self._asked, self._answer = "", ""
         #: The task whose log is shown. Empty for the table.
@@ -192,7 +193,7 @@ class _Screen:
             return True
         elif key == "s":
             orders = [*_ORDERS]
-            self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+            self._sorted_by = orders[(orders.index(self._sorted_by) + 1) % len(orders)]
         elif key in _QUESTIONS:
             self._asked, self._answer = key, ""
         return False
@@ -278,8 +279,8 @@ class _Screen:
             facts.append(f"{duration(view.time_left)} until --timeout")
         if view.report.tensorboard:
             facts.append(f"TensorBoard: {escape_controls(view.report.tensorboard)}")
-        if self._order:
-            facts.append(f"by {self._order}")
+        if self._sorted_by:
+            facts.append(f"sorted by {self._sorted_by}")
         if self._filter:
             facts.append(f"filter {self._filter!r}")
         yield Text(" · ".join(facts))
@@ -294,8 +295,8 @@ class _Screen:
         most = max(1, height - 2)  # The headers and what is left out have a line each.
         if self._filter:
             rows = [row for row in rows if self._filter in f"{row.task} {row.host} {row.state_text}"]
-        if self._order:
-            rows = sorted(rows, key=lambda row: (not row.is_remarkable, _ORDERS[self._order](row)))
+        if self._sorted_by:
+            rows = sorted(rows, key=lambda row: (not row.is_remarkable, _ORDERS[self._sorted_by](row)))
         elif not self._filter:
             rows, folded = named_and_folded(rows, most)
         left_out = max(0, len(rows) + len(folded) - most)

@@ -270,7 +270,9 @@ def folders() -> List[str]:
 
 
 def remove_incomplete() -> None:
-    """Remove folders without a manifest. Only a holder of the lock may call this.
+    """Remove the folders of environments without a manifest, which are incomplete.
+
+    The caller must hold the lock (`locked`), because another program may be making one of them.
 
     An environment without its Python stays, because another machine with this home folder may have that
     Python.

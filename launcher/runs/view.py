@@ -204,12 +204,13 @@ def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
     return FoldedRow(role, state_text, len(rows), (min(steps), max(steps)) if steps else None, **folded)
 
 
-def view_in_files(run: Run, report: Report | None = None, state: RunState | None = None) -> RunView:
+def view_from_files(run: Run, report: Report | None = None, state: RunState | None = None) -> RunView:
     """Return what the files of a run tell now.
 
     Args:
         run: The run, whose files are here.
-        report: Its report, if somebody knows a later one than the files.
+        report: Its report, if the caller has a later one than the files contain, such as the answer of the
+            launcher.
         state: The state that belongs to that report.
 
     Raises:
@@ -218,11 +219,11 @@ def view_in_files(run: Run, report: Report | None = None, state: RunState | None
     history, samples, now = read_history(run), SampleReader(run.paths), time.time()
     samples.read()
     state = state or run.state
-    report = report or report_in_files(run, history, state, now)
+    report = report or report_from_files(run, history, state, now)
     return RunView(run, state, report, history, samples.series, seen_at=now)
 
 
-def report_in_files(run: Run, history: RunHistory, state: RunState, now: float) -> Report:
+def report_from_files(run: Run, history: RunHistory, state: RunState, now: float) -> Report:
     """Return the report of a run by its files: the one at its end, or what its events tell.
 
     Args:

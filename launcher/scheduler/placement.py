@@ -231,6 +231,7 @@ def _not_admitted(role: Role, hosts: Sequence[HostCapacity]) -> Fault:
 
     Either all hosts that it selects are reserved for other roles, or no host has the labels.
     """
+    # As the role may use no host, each one that its names and labels select is reserved for other roles.
     reserved = [capacity.host.name for capacity in selected(role, hosts)]
     if reserved:
         problem = f"{role.name}: no host is for this role ({join_names(reserved)}: for other roles only)"

@@ -187,7 +187,7 @@ def handle_gone(state: JobState, event: events.TaskGone) -> None:
     record = state.tasks[event.task]
     attempt = record.current
     attempt.leftovers, attempt.unkillable = event.leftovers, event.unkillable
-    # A process that we killed could not end its children.
+    # A main process that launch has killed could not end its children, so the user is not told of them.
     killed_by_us = attempt.was_signalled and attempt.status.signal == SIGKILL
     if event.leftovers and not killed_by_us:
         left = plural(event.leftovers, "process", "processes")

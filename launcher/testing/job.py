@@ -288,7 +288,7 @@ class Job(_Waits):
         return self._wait_for(lambda: condition() or None, timeout, what)
 
     def stop(self) -> None:
-        """Send the launch a Ctrl-C, which stops the job in order. A second call stops it at once.
+        """Send the launch a Ctrl-C: the tasks have time to exit. A second call kills them.
 
         The method returns before the job has ended. Use `wait` for that.
         """

@@ -254,6 +254,8 @@ def test_hosts_of_the_same_lines_share_an_answer(
         ("me@gate:2222", Host("gate", user="me", port=2222)),
         ("ssh://me@gate:2222", Host("gate", user="me", port=2222)),
         ("[fe80::1]:22", Host("fe80::1", port=22)),
+        ("me@[FE80::1%Eth0]:22", Host("FE80::1%Eth0", user="me", port=22)),
+        ("gate@Gate", Host("Gate", user="gate")),
     ],
 )
 def test_gateways_as_they_are_written(text: str, gateway: Host):

@@ -229,13 +229,13 @@ def labels(run_name: str, keep: bool) -> dict[str, str]:
     }
 
 
-def label_options(its_labels: Mapping[str, str]) -> list[str]:
+def label_options(label_values: Mapping[str, str]) -> list[str]:
     """Return labels as options of a ``docker`` command."""
-    return [word for label, value in its_labels.items() for word in ("--label", f"{label}={value}")]
+    return [word for label, value in label_values.items() for word in ("--label", f"{label}={value}")]
 
 
 def run_command(
-    container: Container, name: str, network: str, its_labels: Mapping[str, str], command: list[str]
+    container: Container, name: str, network: str, label_values: Mapping[str, str], command: list[str]
 ) -> list[str]:
     """Return the arguments of ``docker`` that start a container whose stdin stays open.
 
@@ -246,7 +246,8 @@ def run_command(
         container: The container to start.
         name: The name of the container at the engine.
         network: The network that it joins. In a network of the job, the name of the host resolves to it.
-        its_labels: The labels. With `KEPT_LABEL` the container stays after it has exited.
+        label_values: The labels of the container, and their values. With `KEPT_LABEL` the container stays
+            after it has exited.
         command: The command that runs in the container instead of the image's entry point.
     """
     # The output consists of the messages of the agent, so the engine must not log it.
@@ -255,9 +256,9 @@ def run_command(
     argv += ["--sig-proxy=false"]
     if network != HOST_NETWORK:
         argv += ["--hostname", container.host, "--network-alias", container.host]
-    if KEPT_LABEL not in its_labels:
+    if KEPT_LABEL not in label_values:
         argv += ["--rm"]
-    argv += label_options(its_labels)
+    argv += label_options(label_values)
     if container.user:
         argv += ["--user", container.user]
     if container.memory is not None:  # The second limit is for memory and swap together, so there is no swap.

@@ -306,17 +306,17 @@ class Engine:
         if result.code:
             raise TransportError(f"the image {image} cannot be pulled: {result.fault}")
 
-    def make_network(self, name: str, its_labels: Mapping[str, str]) -> str:
+    def make_network(self, name: str, label_values: Mapping[str, str]) -> str:
         """Create the network of a job, and return its id.
 
         Args:
             name: The name of the network.
-            its_labels: Its labels, by which launch finds it later.
+            label_values: Its labels and their values, by which launch finds it later.
 
         Raises:
             TransportError: The network cannot be created.
         """
-        create = ["network", "create", "--driver", "bridge", *label_options(its_labels)]
+        create = ["network", "create", "--driver", "bridge", *label_options(label_values)]
         result = self.docker(*create, name)
         if result.code == 0 and os.environ.get(FIXED_ADDRESSES_VARIABLE):
             # Only in a network whose subnet the user names can containers have fixed addresses. So it is
@@ -358,8 +358,8 @@ class Engine:
                 # Other lines come from labels of other programs that contain a tab or a newline.
                 if len(fields) == len(labels) + 3:
                     id, name, *values, _ = fields
-                    its_labels = {label: value for label, value in zip(labels, values, strict=True) if value}
-                    found.append(EngineObject(kind, id=id, name=sanitize_host_text(name), labels=its_labels))
+                    present = {label: value for label, value in zip(labels, values, strict=True) if value}
+                    found.append(EngineObject(kind, id=id, name=sanitize_host_text(name), labels=present))
         return found
 
     def remove(

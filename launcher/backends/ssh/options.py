@@ -233,8 +233,10 @@ def parse_gateway(text: str) -> Host:
         raise SshError(f"{text!r} is not a gateway: {error}; expected [user@]host[:port]") from error
     if not name:
         raise SshError(f"{text!r} is not a gateway: it names no host; expected [user@]host[:port]")
-    # urlsplit returns the name in lower case, but ssh_config distinguishes upper case.
-    start = text.lower().rfind(name)
+    # urlsplit returns the name in lower case, except the zone of an IPv6 address, but ssh_config
+    # distinguishes upper case. The user in front of the name may contain the same text, so the last
+    # occurrence is the name.
+    start = text.lower().rfind(name.lower())
     return Host(text[start : start + len(name)], user=parts.username, port=port)
 
 

@@ -74,7 +74,7 @@ def spawner() -> Iterator[Spawner]:
     made = Spawner(1)
     made.tracer = os.getpid()
     yield made
-    for fd in (made._home, made._null, made._inherited):
+    for fd in (made._start_folder, made._null, made._inherited):
         os.close(fd)
 
 

@@ -104,9 +104,10 @@ def columnar(data: Any) -> Block | None:
 
 def size(block: Block) -> int:
     """Return the number of rows of a block."""
-    # All columns have the same length.
+    # The arrays in a dict or a tuple are columns, all of the same length.
     if isinstance(block, Mapping):
         return len(next(iter(block.values())))
+    # Any other block is a list of rows or one array, so its length is the number of rows.
     return len(block[0]) if isinstance(block, tuple) else len(block)
 
 

@@ -211,11 +211,13 @@ def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[s
     Raises:
         BrokenFileError: Bytes are not text of this encoding.
     """
-    # This encoding leaves out the mark.
+    # Python's utf-8-sig leaves out the mark at the start, which some editors write.
     decoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     try:
         with opened(path) as file, io.TextIOWrapper(file, decoding, newline=newline) as text:
             yield text
-    except UnicodeDecodeError as error:
-        wrong_bytes = error.object[error.start : error.start + 4]
-        raise BrokenFileError(f"{path}: {wrong_bytes!r} is not {encoding}; set encoding=...") from error
+    except UnicodeError as error:
+        wrong = "its start"  # UTF-16 or UTF-32 without a byte order mark, about which the error says no more.
+        if isinstance(error, UnicodeDecodeError):
+            wrong = repr(error.object[error.start : error.start + 4])
+        raise BrokenFileError(f"{path}: {wrong} is not {encoding}; set encoding=...") from error

@@ -103,6 +103,10 @@ def test_encodings(tmp_path: Path):
     with pytest.raises(BrokenFileError, match=r"old.txt: .* is not utf-8; set encoding="):
         flat(TextFiles(file))
     assert flat(TextFiles(written(tmp_path / "x", "é\nb".encode("utf-16")), encoding="utf-16")) == ["é", "b"]
+    for encoding in ("utf-16", "utf-32"):
+        without_mark = written(tmp_path / "bare", "é\nb".encode(f"{encoding}-le"))
+        with pytest.raises(BrokenFileError, match=rf"bare: .* is not {encoding}; set encoding="):
+            flat(TextFiles(without_mark, encoding=encoding))
 
 
 @pytest.mark.parametrize("workers", [1, 5])

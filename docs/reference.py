@@ -26,7 +26,7 @@ GROUPS = {
     "Run a program": "run",
     "Run functions": "TFCluster TFParallel InputMode",
     "In the function": "TFNodeContext DataFeed TFNode compat",
-    "Data": "TextFiles CsvFiles TFRecordFiles partitions rows data.tf_dataset",
+    "Data": "TextFiles CsvFiles TFRecordFiles ParquetFiles partitions rows data.tf_dataset",
     "Reports": "Report TaskReport Failure Reason TaskState ExitStatus TaskId",
     "Errors": "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout",
 }

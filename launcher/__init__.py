@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.common.report import TaskReport as TaskReport
     from launcher.common.report import TaskState as TaskState
     from launcher.feed.files import CsvFiles as CsvFiles
+    from launcher.feed.files import ParquetFiles as ParquetFiles
     from launcher.feed.files import TextFiles as TextFiles
     from launcher.feed.files import TFRecordFiles as TFRecordFiles
     from launcher.feed.remote.data_feed import DataFeed as DataFeed
@@ -50,7 +51,7 @@ _MODULES = {
     "launcher.common.errors": (
         "FeedError FeedTimeout HostfileError InputError JobError JobFailed LaunchError TaskFailed"
     ),
-    "launcher.feed.files": "CsvFiles TFRecordFiles TextFiles",
+    "launcher.feed.files": "CsvFiles ParquetFiles TFRecordFiles TextFiles",
     "launcher.feed.remote.data_feed": "DataFeed",
     "launcher.feed.sources": "partitions rows",
     "launcher.common.cluster": "TaskId",

@@ -9,7 +9,8 @@ and the standard library. No row may be lost, and none may reach two tasks unles
 `feed.feeder`                       `Feeder`: all feeds of a cluster
 `feed.listener`                     `Listener`: accepts the tasks that have the key of the job. `FeedPeer`:
                                     one such task
-`feed.sources`, `feed.files`        `rows`, `partitions`, `TextFiles`, `CsvFiles`, `TFRecordFiles`
+`feed.sources`, `feed.files`        `rows`, `partitions`, `TextFiles`, `CsvFiles`, `TFRecordFiles`,
+                                    `ParquetFiles`
 `feed.remote.connect`               `DriverRoutes`, `ConnectError`, `read_exactly`: a task's connection
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`: the rows in the task
 `feed.remote.code`                  `by_value`: pickles the program's own modules as code

@@ -9,7 +9,8 @@ The user passes                                       It is fed as
 ====================================================  ====================================================
 a numpy array, a tuple or dict of arrays of one       columns, cut into partitions: views without copies
 length, a pandas frame or series
-`TextFiles`, `CsvFiles`, `TFRecordFiles`              the contents of the files
+`TextFiles`, `CsvFiles`, `TFRecordFiles`,             the contents of the files
+`ParquetFiles`
 a list or tuple of rows                               rows, split into partitions
 another iterable of rows                              rows, grouped into partitions as they come: about
                                                       2 MiB, or what comes within a second

@@ -34,7 +34,10 @@ _FIRST_CALL_SECONDS = 20.0
 _MAX_WAIT_SECONDS = 5.0
 #: How long it may take to find the address of a host.
 _LOOKUP_SECONDS = 5.0
-_BUFFER_BYTES = 4 << 20
+#: How much of a file is fetched at once.
+BUFFER_BYTES = 4 << 20
+#: Less is not asked for at once: the store would need as much time for it.
+_MIN_BUFFER_BYTES = 256 << 10
 #: How much of a file an object store receives at once. It allows 10,000 such parts.
 _PART_BYTES = 16 << 20
 #: The longest text of another library in a message.
@@ -99,7 +102,7 @@ def find_files(name: str) -> List[StoredFile]:
     Raises:
         StorageError: There is no such file, it is a folder, or the store cannot be reached.
     """
-    is_web = urls.scheme_of(name) in ("http", "https")
+    is_web = urls.scheme_of(name) in urls.WEB_SCHEMES
     # In the address of a web page a question mark has another meaning.
     is_pattern = any(character in name for character in ("*" if is_web else "*?["))
 
@@ -165,7 +168,7 @@ def check_url(url: str) -> None:
         try:
             store.info(path.partition("*")[0].rpartition("/")[0] if "*" in path else path)
         except FileNotFoundError:
-            if urls.scheme_of(url) in ("http", "https"):
+            if urls.scheme_of(url) in urls.WEB_SCHEMES:
                 raise
             store.info("/" if path.startswith("/") else path.partition("/")[0])
 
@@ -175,7 +178,7 @@ def check_url(url: str) -> None:
 # ---------------------------------------------------------------------- reading
 
 
-def open_url(url: str, start: int = 0) -> io.BufferedReader:
+def open_url(url: str, start: int = 0, size: int = BUFFER_BYTES) -> io.BufferedReader:
     """Open a file to read its bytes.
 
     The store is asked when the first bytes are read, which may raise a `StorageError`, too.
@@ -183,8 +186,10 @@ def open_url(url: str, start: int = 0) -> io.BufferedReader:
     Args:
         url: The URL of the file.
         start: The number of bytes to skip.
+        size: About how many bytes will be read at least, so that no more are fetched at once.
     """
-    return io.BufferedReader(_UrlFile(url, start), _BUFFER_BYTES)
+    buffer_bytes = max(_MIN_BUFFER_BYTES, min(size, BUFFER_BYTES))
+    return io.BufferedReader(_UrlFile(url, start, buffer_bytes), buffer_bytes)
 
 
 class _UrlFile(io.RawIOBase):
@@ -193,20 +198,43 @@ class _UrlFile(io.RawIOBase):
     Args:
         url: The URL of the file.
         start: The number of bytes to skip.
+        block_bytes: How much the library fetches at once.
     """
 
-    def __init__(self, url: str, start: int) -> None:
+    def __init__(self, url: str, start: int, block_bytes: int) -> None:
         """Prepare to read, without asking the store."""
         super().__init__()
         self._url = url
+        self._block_bytes = block_bytes
         #: The number of the next byte.
         self._position = start
+        #: Whether the file of the library is at another byte.
+        self._has_moved = False
         #: The file of the library. None before the first byte, and after a failure.
         self._file: Any = None
 
     def readable(self) -> bool:
         """Return that this file can be read."""
         return True
+
+    def seekable(self) -> bool:
+        """Return that any byte can be the next one."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte, as any file does, and return its number.
+
+        Raises:
+            StorageError: The size of the file cannot be found out, for a place before its end.
+        """
+        if whence == os.SEEK_CUR:
+            offset += self._position
+        elif whence == os.SEEK_END:
+            store, path = _store(self._url)
+            offset += _tried(self._url, lambda: int(store.info(path)["size"]), _FIRST_PATIENCE_SECONDS)
+        self._has_moved |= offset != self._position
+        self._position = offset
+        return offset
 
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes into a buffer, and return their number. It is 0 at the end of the file.
@@ -215,27 +243,33 @@ class _UrlFile(io.RawIOBase):
             StorageError: They could not be read, for longer than is worth waiting.
         """
         patience = PATIENCE_SECONDS if self._file is not None else _FIRST_PATIENCE_SECONDS
-        data = _tried(self._url, lambda: self._read(len(buffer)), patience)
+        # If a call takes too long, another thread reads the same bytes from a file of its own, and nothing
+        # of the late one may come here.
+        data, self._file = _tried(self._url, lambda: self._read(len(buffer)), patience)
         buffer[: len(data)] = data
         self._position += len(data)
+        self._has_moved = False
         return len(data)
 
-    def _read(self, size: int) -> bytes:
-        """Read at most so many bytes at the present position, once."""
-        # If this takes too long, another thread reads the same bytes from a file of its own.
-        file, self._file = self._file, None
+    def _read(self, size: int) -> Tuple[bytes, Any]:
+        """Read at most so many bytes at the present position, once.
+
+        Returns:
+            The bytes, and the file of the library from which the next ones can be read.
+        """
+        (file, self._file), has_moved = (self._file, None), self._has_moved
         if file is None:
             store, path = _store(self._url)
             is_hdfs = urls.scheme_of(self._url) in ("hdfs", "viewfs")
-            file = store.open(path, "rb", **({} if is_hdfs else {"block_size": _BUFFER_BYTES}))
-            if self._position:
-                _skip(file, self._position)
+            file = store.open(path, "rb", **({} if is_hdfs else {"block_size": self._block_bytes}))
+            has_moved = self._position > 0
+        if has_moved:
+            _skip(file, self._position)
         data: bytes = file.read(size)
         total = getattr(file, "size", None)
         if not data and total is not None and self._position < total:
             raise OSError(f"ended after {self._position} of {total} bytes")
-        self._file = file
-        return data
+        return data, file
 
     def close(self) -> None:
         """Close the file of the library."""
@@ -252,7 +286,7 @@ def _skip(file: Any, size: int) -> None:
     try:
         file.seek(size)
     except (ValueError, io.UnsupportedOperation):
-        while size and (data := file.read(min(size, _BUFFER_BYTES))):
+        while size and (data := file.read(min(size, BUFFER_BYTES))):
             size -= len(data)
 
 
@@ -275,7 +309,7 @@ def store(
     Raises:
         StorageError: It could not be written, for longer than is worth waiting.
     """
-    if urls.scheme_of(url) in ("http", "https"):
+    if urls.scheme_of(url) in urls.WEB_SCHEMES:
         raise StorageError(url, "files cannot be written to a web server")
 
     def write() -> None:
@@ -283,7 +317,7 @@ def store(
         content.seek(0)
         writer = _bounded(lambda: _writer(url, mark), _CALL_SECONDS)
         try:
-            while data := content.read(_BUFFER_BYTES):
+            while data := content.read(BUFFER_BYTES):
                 # The default binds this piece: a call that takes too long goes on in its thread.
                 _bounded(lambda data=data: writer.write(data), _CALL_SECONDS)  # type: ignore[misc]
                 moved(len(data))

@@ -20,6 +20,7 @@ _PACKAGES = {
 }
 #: Stores of objects, in which a file appears as a whole when it is complete, and nothing is renamed.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss")
+WEB_SCHEMES = ("http", "https")
 HIDDEN = "***"
 
 
@@ -64,7 +65,7 @@ def redacted(text: str, url: str) -> str:
     parts = urlsplit(url)
     secrets = [parts.netloc.rpartition("@")[0], parts.password or ""]
     # In a pattern for another store than a web server, a question mark stands for a character.
-    if scheme_of(url) in ("http", "https"):
+    if scheme_of(url) in WEB_SCHEMES:
         secrets.append(parts.query)
     for secret in secrets:
         # What is so short occurs by chance.
@@ -92,5 +93,7 @@ def missing_package(url: str) -> str:
     """
     module, package, extra = _PACKAGES.get(scheme_of(url), ("fsspec", "fsspec", ""))
     what = f"'tf-launcher[{extra}]'" if extra else package
-    missing = [name for name, needed in (("fsspec", "fsspec"), (package, module)) if find_spec(needed) is None]
+    missing = [
+        name for name, needed in (("fsspec", "fsspec"), (package, module)) if find_spec(needed) is None
+    ]
     return f"{missing[0]} is not installed: pip install {what}" if missing else ""

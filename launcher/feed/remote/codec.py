@@ -19,7 +19,7 @@ import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from types import FunctionType
 from typing import Any, Callable, Union
 
@@ -125,6 +125,22 @@ def _like(block: tuple[Any, ...], columns: Iterable[Any]) -> tuple[Any, ...]:
     return block._make(columns) if hasattr(block, "_make") else tuple(columns)
 
 
+class RowBlocks:
+    """Rows that come in blocks, such as the lines of a file, because single rows would cost more time.
+
+    Args:
+        blocks: The blocks.
+    """
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        """Keep the blocks, of which nothing is read."""
+        self.blocks = blocks
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the rows, one by one."""
+        return chain.from_iterable(map(as_rows, self.blocks))
+
+
 def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
     """Yield the rows of a partition in blocks.
 
@@ -132,6 +148,10 @@ def blocks_of(data: Any, rows: Callable[[], int]) -> Iterator[Block]:
         data: The partition: arrays, a frame, a list, or any iterable of rows.
         rows: Called before each block. It returns how many rows the block may contain.
     """
+    if isinstance(data, RowBlocks):
+        for whole in data.blocks:
+            yield from blocks_of(whole, rows)
+        return
     block = columnar(data)
     if block is None and not isinstance(data, (list, tuple, range)):
         iterator = iter(data)

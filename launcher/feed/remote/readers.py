@@ -1,9 +1,12 @@
-"""Readers of data files: text, CSV and TFRecord. They run in the program, or travel to a task and run there.
+"""Readers of data files: text, CSV, TFRecord and Parquet. They run in the program, or in a task.
 
-`launcher.feed.files` makes them. Files named ``*.gz`` are unpacked. TFRecord files are read without
-TensorFlow: a record is its length (u64, little endian), the masked CRC-32C of those eight bytes, the content,
-and its masked CRC-32C. A damaged file must raise an error and never yield wrong rows. Checksums are compared
-if google-crc32c is installed.
+`launcher.feed.files` makes them. A file has a path, or a URL, which `launcher.storage` reads. Files named
+``*.gz`` are unpacked. TFRecord files are read without TensorFlow: a record is its length (u64, little
+endian), the masked CRC-32C of those eight bytes, the content, and its masked CRC-32C. Checksums are compared
+if google-crc32c is installed. A damaged file must raise an error and never yield wrong rows.
+
+A reader may read only a range of its file, from the byte ``start`` to before the byte ``end``. The lines or
+row groups that begin in the range belong to it. So however a file is cut into ranges, each row is read once.
 """
 
 from __future__ import annotations
@@ -12,18 +15,27 @@ import codecs
 import csv
 import gzip
 import io
+import re
 import struct
-from collections.abc import Callable, Generator, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import chain
+from itertools import chain, islice
+from operator import itemgetter
 from typing import IO, Any, NamedTuple
 
 from launcher.common.errors import LaunchError
-from launcher.storage import urls
-from launcher.storage.store import open_url
+from launcher.feed.remote.codec import Block, RowBlocks
+from launcher.storage.store import BUFFER_BYTES, open_url
+from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, shown
 
-#: How many characters are read at once.
-_READ_CHARACTERS = 1 << 18
+#: How many characters or bytes are read at once.
+_READ_BYTES = 1 << 18
+#: How many rows of a CSV or Parquet file make a block.
+_BLOCK_ROWS = 4096
+MISSING_PYARROW = "pyarrow is not installed: pip install 'tf-launcher[parquet]'"
+_LINE_END = re.compile(rb"\r\n?|\n")
+_ASCII = bytes(range(128))
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
@@ -40,23 +52,34 @@ class TextReader(NamedTuple):
 
     encoding: str
     path: str = ""
+    start: int = 0
+    #: None stands for the end of the file.
+    end: int | None = None
 
-    def __call__(self) -> Iterator[str]:
-        """Return an iterator over the lines.
+    def __call__(self) -> RowBlocks:
+        """Return the lines.
 
         Raises:
-            BrokenFileError: The file contains bytes that are not text of this encoding.
-            OSError: The file cannot be read.
+            BrokenFileError: While iterating: the file contains bytes that are not text of this encoding.
+            StorageError: While iterating: the file at a URL cannot be read.
+            OSError: While iterating: the file cannot be read.
         """
-        return chain.from_iterable(self._lines())
+        return RowBlocks(self._blocks())
 
-    def _lines(self) -> Iterator[list[str]]:
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a range of the file can be read."""
+        return _has_ranges(self.path) and _has_line_ends(self.encoding)
+
+    def _blocks(self) -> Iterator[list[str]]:
         """Yield many lines at a time, because a list costs less than a generator's step for each line."""
-        with _text(self.path, self.encoding) as file:
-            while text := file.read(_READ_CHARACTERS):
+        with _text(self.path, self.encoding, self.start, self.end) as file:
+            while text := file.read(_READ_BYTES):
                 # readline completes the last line. Behind its end, the split leaves an empty text.
                 lines = (text + file.readline()).split("\n")
-                yield lines if lines[-1] else lines[:-1]
+                if not lines[-1]:
+                    lines.pop()
+                yield lines
 
 
 class CsvReader(NamedTuple):
@@ -69,47 +92,108 @@ class CsvReader(NamedTuple):
     #: The names of the columns that are read. Rows are then tuples of their values, in this order. Empty if
     #: all are read.
     columns: tuple[str, ...]
+    #: Whether values in quotes may contain line ends.
+    multiline: bool
     path: str = ""
+    start: int = 0
+    #: None stands for the end of the file.
+    end: int | None = None
 
-    def __call__(self) -> Iterator[Any]:
-        """Yield the rows: dicts by the names in the first line, or tuples.
+    def __call__(self) -> RowBlocks:
+        """Return the rows: dicts by the names in the first line, or tuples.
 
         Rows are tuples if columns are chosen, or have no names.
 
         Raises:
-            BrokenFileError: A row has more or fewer fields than the one before it, or bytes are not text.
-            OSError: The file cannot be read.
+            BrokenFileError: While iterating: a row has more or fewer fields than the first one of the file, a
+                column is missing, or bytes are not text.
+            StorageError: While iterating: the file at a URL cannot be read.
+            OSError: While iterating: the file cannot be read.
         """
-        with closing(self._records()) as records:
-            names = next(records, []) if self.header else []
-            places = [names.index(name) for name in self.columns]
-            width = len(names)
-            for record in records:
-                # Without names, the first row shows how many fields a row has.
-                width = width or len(record)
-                if len(record) != width:
-                    row = f"a row of {len(record)} fields instead of {width}: {','.join(record)[:80]!r}"
-                    raise BrokenFileError(f"{self.path}: {row}; is {self.delimiter!r} the delimiter?")
-                if places:
-                    yield tuple([record[place] for place in places])
-                else:
-                    yield dict(zip(names, record)) if names else tuple(record)
+        return RowBlocks(self._blocks())
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a range of the file can be read. A line end in quotes would be taken for that of a row."""
+        return not self.multiline and _has_ranges(self.path) and _has_line_ends(self.encoding)
 
     def names(self) -> list[str]:
-        """Return the names in the first line of the file. Empty if the file is empty."""
-        return next(self._records(), [])
+        """Return the fields of the first line that is not empty. There are none if the file is empty."""
+        with closing(self._records(1)) as blocks:
+            return next(chain.from_iterable(blocks), [])
 
-    def _records(self) -> Generator[list[str], None, None]:
+    def missing_columns(self, names: list[str]) -> str:
+        """Return what is wrong with the columns, given the first line of the file. Empty if all are there."""
+        missing = [name for name in self.columns if name not in names]
+        has = f"it has {', '.join(names)}" if names else "the file is empty"
+        return f"no column {', '.join(missing)}; {has}" if missing else ""
+
+    def _blocks(self) -> Iterator[list[Any]]:
+        """Yield many rows at a time."""
+        # The first line of the file has the names, or shows how many fields a row has. It lies before the
+        # range, or is the first one in it.
+        first = self._replace(start=0, end=self.start).names() if self.start else []
+        make_rows = self._row_maker(first) if first else None
+        with closing(self._records(_BLOCK_ROWS)) as blocks:
+            for records in filter(None, blocks):
+                if make_rows is None:
+                    first = records[0]
+                    make_rows = self._row_maker(first)
+                    records = records[1:] if self.header else records
+                wrong = next((record for record in records if len(record) != len(first)), None)
+                if wrong is not None:
+                    row = f"a row of {len(wrong)} fields instead of {len(first)}: {','.join(wrong)[:80]!r}"
+                    raise BrokenFileError(f"{shown(self.path)}: {row}; is {self.delimiter!r} the delimiter?")
+                yield list(make_rows(records))
+        # No line of the whole file was found.
+        if not first and self.end is None:
+            self._row_maker(first)
+
+    def _row_maker(self, first: list[str]) -> Callable[[list[list[str]]], Iterable[Any]]:
+        """Return a function that makes rows of the fields of lines.
+
+        Args:
+            first: The fields of the first line of the file.
+
+        Raises:
+            BrokenFileError: A column is missing.
+        """
+        if fault := self.missing_columns(first if self.header else []):
+            raise BrokenFileError(f"{shown(self.path)}: {fault}")
+        if not self.columns:
+            return (lambda records: [dict(zip(first, each)) for each in records]) if self.header else _tuples
+        places = [first.index(name) for name in self.columns]
+        if len(places) == 1:
+            return lambda records: [(each[places[0]],) for each in records]
+        values = itemgetter(*places)
+        return lambda records: map(values, records)
+
+    def _records(self, count: int) -> Generator[list[list[str]], None, None]:
         """Yield the fields of each line that is not empty.
+
+        Args:
+            count: How many lines are read at a time.
 
         Raises:
             BrokenFileError: The file is not CSV.
         """
-        with _text(self.path, self.encoding, newline="") as file:
+        hint = "" if self.multiline else "; multiline=True allows line ends in quotes"
+        with _text(self.path, self.encoding, self.start, self.end, newline="") as file:
+            reader, lines = csv.reader(file, delimiter=self.delimiter, strict=True), 0
             try:
-                yield from filter(None, csv.reader(file, delimiter=self.delimiter, strict=True))
+                while records := list(islice(reader, count)):
+                    lines += len(records)
+                    # A value has taken several lines.
+                    if not self.multiline and reader.line_num != lines:
+                        raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
+                    yield list(filter(None, records))
             except csv.Error as error:
-                raise BrokenFileError(f"{self.path}: not CSV: {error}") from error
+                raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
+
+
+def _tuples(records: list[list[str]]) -> Iterable[tuple[str, ...]]:
+    """Return the fields of lines as tuples."""
+    return map(tuple, records)
 
 
 class RecordReader(NamedTuple):
@@ -119,47 +203,149 @@ class RecordReader(NamedTuple):
     check: bool = True
     path: str = ""
 
-    def __call__(self) -> Iterator[bytes]:
-        """Yield the records.
+    def __call__(self) -> RowBlocks:
+        """Return the records.
+
+        Raises:
+            BrokenFileError: While iterating: the file is damaged. The message says where.
+            StorageError: While iterating: the file at a URL cannot be read.
+            OSError: While iterating: the file cannot be read.
+        """
+        return RowBlocks(self._blocks())
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a range of the file can be read. Nothing shows where a record begins."""
+        return False
+
+    def _blocks(self) -> Iterator[list[bytes]]:
+        """Yield some records at a time.
 
         A record is stored as its length, the masked checksum of the length, the content, and the masked
         checksum of the content.
-
-        Raises:
-            BrokenFileError: The file is damaged. The message says where.
-            OSError: The file cannot be read.
         """
         crc32c = crc32c_function() if self.check else None
-
-        def is_right(data: bytes, checksum: bytes) -> bool:
-            """Return whether this is the stored checksum of these bytes."""
-            # Checksums are not wanted, or google-crc32c is not installed.
-            return crc32c is None or _masked(crc32c(data)) == checksum
-
+        path = shown(self.path)
         with opened(self.path) as file:
-            # The number of bytes before the present record.
-            offset = 0
-            while head := file.read(_HEAD):
-                if len(head) < _HEAD:
-                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {offset}")
-                size = int(_LENGTH.unpack_from(head)[0])
-                # Without checksums, only its size can show that a length is wrong.
-                if size > _MAX_RECORD_BYTES or not is_right(head[: _LENGTH.size], head[_LENGTH.size :]):
-                    # If not even the first length is right, the file is probably of another kind.
-                    kind = "damaged" if offset else "not a TFRecord file"
-                    raise BrokenFileError(
-                        f"{self.path}: {kind}: the length of the record at byte {offset} is wrong"
-                    )
-                content = file.read(size + _CHECKSUM.size)
-                if len(content) < size + _CHECKSUM.size:
-                    raise BrokenFileError(f"{self.path}: cut off within the record at byte {offset}")
-                record = content[:size]
-                if not is_right(record, content[size:]):
-                    raise BrokenFileError(
-                        f"{self.path}: damaged: the checksum of the record at byte {offset} is wrong"
-                    )
-                yield record
-                offset += _HEAD + len(content)
+            # What was read of the file and does not belong to earlier records, and where that begins.
+            data, offset = file.read(_READ_BYTES), 0
+            while data:
+                records = []
+                # Where the next record begins in the data, and where it ends there.
+                begin, end = 0, _HEAD
+                while end <= len(data):
+                    size = int(_LENGTH.unpack_from(data, begin)[0])
+                    # Without checksums, only its size can show that a length is wrong.
+                    is_wrong = size > _MAX_RECORD_BYTES
+                    if is_wrong or (crc32c and not _has_checksum(crc32c, data, begin, _LENGTH.size)):
+                        # If not even the first length is right, the file is probably of another kind.
+                        kind = "damaged" if offset + begin else "not a TFRecord file"
+                        wrong = f"the length of the record at byte {offset + begin} is wrong"
+                        raise BrokenFileError(f"{path}: {kind}: {wrong}")
+                    content = begin + _HEAD
+                    end = content + size + _CHECKSUM.size
+                    if end > len(data):
+                        break
+                    if crc32c and not _has_checksum(crc32c, data, content, size):
+                        wrong = f"the checksum of the record at byte {offset + begin} is wrong"
+                        raise BrokenFileError(f"{path}: damaged: {wrong}")
+                    records.append(data[content : content + size])
+                    begin, end = end, end + _HEAD
+                yield records
+                # A long record is read at once.
+                more = file.read(max(_READ_BYTES, end - len(data)))
+                if not more and begin < len(data):
+                    raise BrokenFileError(f"{path}: cut off within the record at byte {offset + begin}")
+                data, offset = data[begin:] + more, offset + begin
+
+
+def _has_checksum(crc32c: Callable[[bytes], int], data: bytes, begin: int, size: int) -> bool:
+    """Return whether the stored checksum of a part of some bytes, which follows it, is right."""
+    end = begin + size
+    return _masked(crc32c(data[begin:end])) == data[end : end + _CHECKSUM.size]
+
+
+class ParquetReader(NamedTuple):
+    """Reads the rows of a Parquet file, as columns. An instance is called to read the file."""
+
+    #: The names of the columns that are read. Rows are then tuples of their values, in this order. Empty if
+    #: all are read, and rows are dicts.
+    columns: tuple[str, ...]
+    path: str = ""
+    start: int = 0
+    #: None stands for the end of the file.
+    end: int | None = None
+
+    def __call__(self) -> RowBlocks:
+        """Return the rows.
+
+        Raises:
+            BrokenFileError: While iterating: the file is damaged, lacks a column, or pyarrow is missing.
+            StorageError: While iterating: the file at a URL cannot be read.
+            OSError: While iterating: the file cannot be read.
+        """
+        return RowBlocks(self._blocks())
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a range of the file can be read."""
+        return _has_ranges(self.path)
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield many rows at a time, as a dict or a tuple of arrays."""
+        path = shown(self.path)
+        try:
+            from pyarrow import ArrowException, parquet  # noqa: PLC0415 - slow, and may be missing
+        except ImportError as error:
+            raise BrokenFileError(f"{path}: {MISSING_PYARROW}") from error
+        with opened(self.path, size=0) as content:
+            try:
+                file = parquet.ParquetFile(content)
+                names = file.schema_arrow.names
+                if missing := [name for name in self.columns if name not in names]:
+                    has = f"it has {', '.join(names)}"
+                    raise BrokenFileError(f"{path}: no column {', '.join(missing)}; {has}")
+                if len(set(names)) < len(names):
+                    raise BrokenFileError(f"{path}: two columns have the same name: {', '.join(names)}")
+                groups = [number for number in range(file.num_row_groups) if self._has(file, number)]
+                chosen = self.columns or names
+                for batch in file.iter_batches(_BLOCK_ROWS, groups, list(chosen)):
+                    columns = [_values(batch.column(name)) for name in chosen]
+                    yield tuple(columns) if self.columns else dict(zip(names, columns))
+            except (ArrowException, OSError) as error:
+                raise BrokenFileError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
+
+    def _has(self, file: Any, number: int) -> bool:
+        """Return whether a row group of a file of pyarrow begins in the range."""
+        column = file.metadata.row_group(number).column(0)
+        # The dictionary of a column comes before its values, if it has one.
+        begins = column.dictionary_page_offset or column.data_page_offset
+        return self.start <= begins and (self.end is None or begins < self.end)
+
+
+def _values(column: Any) -> Any:
+    """Return a column of pyarrow as an array of NumPy.
+
+    A missing number is NaN in a column of floats, and anything else that is missing is None. Lists of one
+    length become an array of more dimensions.
+    """
+    import numpy  # noqa: PLC0415 - only Parquet needs it
+
+    kind = str(column.type).partition("<")[0]
+    # As floats, large numbers would lose digits.
+    if column.null_count and kind.lstrip("u").startswith("int"):
+        return numpy.array(column.to_pylist(), object)
+    if kind in ("list", "large_list", "fixed_size_list") and not column.null_count:
+        lengths = column.value_lengths().unique().to_pylist()
+        if len(lengths) == 1:
+            values = _values(column.flatten())
+            return values.reshape(len(column), *lengths, *values.shape[1:])
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of the text of an error."""
+    return str(error).partition("\n")[0]
 
 
 def as_record(content: bytes, crc32c: Callable[[bytes], int]) -> bytes:
@@ -191,33 +377,143 @@ def crc32c_function() -> Callable[[bytes], int] | None:
     return value  # type: ignore[no-any-return]
 
 
-def opened(path: str) -> IO[bytes]:
-    """Open a file, by its path or URL, to read its bytes, unpacked if its name ends in ``.gz``."""
-    local = urls.local_path(path) if urls.is_url(path) else path
-    file: Any = open_url(path) if local is None else open(local, "rb")  # noqa: SIM115
-    content: Any = gzip.open(file) if path.endswith(".gz") else file  # noqa: SIM115
-    return content  # type: ignore[no-any-return]
+def _is_packed(path: str) -> bool:
+    """Return whether a file is to be unpacked."""
+    # In the address of a web page, a question mark ends the name.
+    name = path.partition("?")[0] if scheme_of(path) in WEB_SCHEMES else path
+    return name.endswith(".gz")
+
+
+def _has_ranges(path: str) -> bool:
+    """Return whether any byte of a file can be the first one that is read."""
+    return not _is_packed(path) and scheme_of(path) not in WEB_SCHEMES
+
+
+def _has_line_ends(encoding: str) -> bool:
+    """Return whether the bytes of line ends mean line ends, wherever they are in a text of this encoding."""
+    try:
+        return _ASCII.decode(encoding) == _ASCII.decode("ascii")
+    except (UnicodeError, LookupError):
+        return False
 
 
 @contextmanager
-def _text(path: str, encoding: str, newline: str | None = None) -> Iterator[IO[str]]:
-    """Open a file to read its text, after its byte order mark if it has one.
+def opened(path: str, start: int = 0, size: int = BUFFER_BYTES) -> Iterator[IO[bytes]]:
+    """Open a file to read its bytes, unpacked if its name ends in ``.gz``.
 
     Args:
-        path: The path of the file.
+        path: The path or URL of the file.
+        start: The number of bytes to skip.
+        size: About how many bytes will be read.
+
+    Raises:
+        BrokenFileError: It cannot be unpacked.
+    """
+    local = local_path(path) if is_url(path) else path
+    with open_url(path, start, size) if local is None else open(local, "rb") as file:
+        if local is not None:
+            file.seek(start)
+        if not _is_packed(path):
+            yield file
+            return
+        try:
+            with gzip.open(file) as unpacked:
+                yield unpacked  # type: ignore[misc]
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise BrokenFileError(f"{shown(path)}: damaged or cut off: {error}") from error
+
+
+@contextmanager
+def _text(
+    path: str, encoding: str, start: int, end: int | None, newline: str | None = None
+) -> Iterator[IO[str]]:
+    """Open the lines that begin in a range of a file, after its byte order mark if it has one.
+
+    Args:
+        path: The path or URL of the file.
         encoding: The encoding of the text.
+        start: Where the range begins.
+        end: Where it ends, or None for the end of the file.
         newline: How line ends are read, see `open`.
 
     Raises:
         BrokenFileError: Bytes are not text of this encoding.
     """
-    # Python's utf-8-sig leaves out the mark at the start, which some editors write.
-    decoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    decoding = encoding
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+        # The latter leaves out the mark, which only the beginning of a file can have.
+        decoding = "utf-8" if start else "utf-8-sig"
+    # The byte before the range may end a line.
+    before = max(0, start - 1)
+    size = BUFFER_BYTES if end is None else end - before
     try:
-        with opened(path) as file, io.TextIOWrapper(file, decoding, newline=newline) as text:
-            yield text
+        with opened(path, before, size) as file:
+            lines = io.BufferedReader(_Pieces(_lines(file, start, end)), _READ_BYTES)
+            with io.TextIOWrapper(lines, decoding, newline=newline) as text:
+                yield text
     except UnicodeError as error:
         wrong = "its start"  # UTF-16 or UTF-32 without a byte order mark, about which the error says no more.
         if isinstance(error, UnicodeDecodeError):
             wrong = repr(error.object[error.start : error.start + 4])
-        raise BrokenFileError(f"{path}: {wrong} is not {encoding}; set encoding=...") from error
+        raise BrokenFileError(f"{shown(path)}: {wrong} is not {encoding}; set encoding=...") from error
+
+
+def _lines(file: Any, start: int, end: int | None) -> Iterator[bytes]:
+    """Yield the bytes of the lines that begin in a range of a file, in pieces that are not empty.
+
+    Args:
+        file: The file, which is at the byte before the range.
+        start: Where the range begins.
+        end: Where it ends, or None for the end of the file.
+    """
+    position = start
+    if start:
+        # The line of the byte before the range belongs to an earlier range.
+        position = start - 1 + sum(map(len, _rest_of_line(file)))
+    # The last line of the range is the one to which the byte before the end belongs.
+    while end is None or position < end - 1:
+        data = file.read(_READ_BYTES if end is None else min(_READ_BYTES, end - 1 - position))
+        if not data:
+            return
+        position += len(data)
+        yield data
+    if position < end:
+        yield from _rest_of_line(file)
+
+
+def _rest_of_line(file: io.BufferedReader) -> Iterator[bytes]:
+    """Yield the bytes up to the next line end and with it, or up to the end of the file."""
+    while data := file.peek():
+        found = _LINE_END.search(data)
+        yield file.read(found.end() if found else len(data))
+        if found:
+            # The two bytes of one line end.
+            if data[: found.end()].endswith(b"\r") and file.peek()[:1] == b"\n":
+                yield file.read(1)
+            return
+
+
+class _Pieces(io.RawIOBase):
+    """A file of bytes that come in pieces.
+
+    Args:
+        pieces: The pieces, none of which is empty.
+    """
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        """Prepare to read the pieces."""
+        super().__init__()
+        self._pieces = pieces
+        #: What was not read of the present piece.
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return that this file can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer, and return their number. It is 0 at the end."""
+        self._rest = self._rest or memoryview(next(self._pieces, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size

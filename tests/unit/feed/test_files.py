@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.common.errors import InputError
 from launcher.feed.files import CsvFiles, DataFiles, TextFiles, TFRecordFiles
 from launcher.feed.remote import readers
-from launcher.feed.remote.codec import blocks_of
+from launcher.feed.remote.codec import as_rows, blocks_of
 from launcher.feed.remote.readers import BrokenFileError
 from launcher.feed.sources import pieces_of
 from tests.conftest import examples
@@ -125,7 +125,7 @@ def test_files_that_the_tasks_read(tmp_path: Path, workers: int):
             there += [
                 row
                 for block in blocks_of(pickle.loads(pickle.dumps(piece.remote))(), lambda: 7)
-                for row in block
+                for row in as_rows(block)
             ]
         assert there == flat(data, workers)
     assert all(piece.remote is None for piece in pieces_of(TextFiles(rows), 2))

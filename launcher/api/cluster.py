@@ -353,7 +353,7 @@ class TFCluster:
             FeedError: Rows cannot be sent to the nodes, or results cannot be sent back.
             InputError: The data cannot be fed, the cluster was not started with
                 ``input_mode=InputMode.FEED``, or the folder is not empty.
-            StorageError: The folder cannot be reached.
+            LaunchError: The folder of ``output`` cannot be reached.
             JobFailed: The job has failed, or the cluster has been shut down.
         """
         caller = "TFCluster.inference"

@@ -86,8 +86,9 @@ def output_folder(caller: str, output: str) -> Iterator[OutputFolder]:
     """
     url = output if urls.is_url(output) else Path(output).expanduser().absolute().as_uri()
     shown = urls.shown(output)
-    if missing := urls.missing_package(url):
-        raise InputError([Fault(caller, f"output={shown!r}", missing)])
+    is_web = urls.scheme_of(url) in ("http", "https")
+    if problem := urls.missing_package(url) or ("files cannot be written to a web server" if is_web else ""):
+        raise InputError([Fault(caller, f"output={shown!r}", problem)])
     if not is_empty(url):
         expected = "expected a folder that is empty, or does not exist"
         raise InputError([Fault(caller, f"output={shown!r} is not empty", expected)])

@@ -392,7 +392,8 @@ def _minor(version: str) -> str:
 def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
     """Yield the faults of clocks that differ from the median of all clocks, this machine's included.
 
-    With a single host, its clock is compared with this machine's.
+    With a single host, its clock is compared with this machine's. Logs are hard to compare if clocks differ
+    by seconds. If they differ by more, certificates and locks fail, too.
     """
     usual, others = 0.0, "this machine's"  # Clocks count from that of this machine.
     if len(reports) > 1:

@@ -133,7 +133,7 @@ class ProgressReader:
 
 
 def _progress_of(groups: Mapping[str, str | None]) -> Progress | None:
-    """Return the progress in the groups of a pattern of the user. None if the step is no number."""
+    """Return the progress in the groups of a pattern of the user. None if the step is not a number."""
     numbers = {name: number for name, text in groups.items() if (number := _number(text)) is not None}
     step, total = numbers.pop("step", math.nan), numbers.pop("total", math.inf)
     if not math.isfinite(step):
@@ -143,7 +143,7 @@ def _progress_of(groups: Mapping[str, str | None]) -> Progress | None:
 
 
 def _number(text: str | None) -> float | None:
-    """Return the number in a text, perhaps with commas. None if it is none."""
+    """Return the number in a text, perhaps with commas. None if the text is not a number."""
     try:
         return None if text is None else float(text.replace(",", ""))
     except ValueError:
@@ -218,7 +218,10 @@ class _Recognition:
         )
 
     def _steps(self, lines: Sequence[str]) -> Progress | None:
-        """Return the progress by the last line with a step, if another such line had a smaller step."""
+        """Return the progress by the last line with a step, if another such line had a smaller step.
+
+        Lines of one print statement are recognized by their shape: the line with each number replaced.
+        """
         found: dict[str, re.Match[str]] = {}
         for line in lines:
             if match := re.search(_STEP, line):

@@ -122,7 +122,7 @@ class Agent:
         self._tasks: Dict[TaskId, RunningTask] = {}
         #: Those of them whose main process was not reaped, by its pid.
         self._by_pid: Dict[int, RunningTask] = {}
-        #: The delayed reports of tasks that a SIGTERM which was not ours has ended, each with the time
+        #: The delayed reports of tasks that a SIGTERM from outside has ended, each with the time
         #: (monotonic) when they are sent. If the agent itself is sent SIGTERM meanwhile, because the machine
         #: is shut down, it reports only its own end.
         self._delayed: Dict[RunningTask, Tuple[float, List[events.AgentEvent]]] = {}
@@ -528,8 +528,8 @@ class Agent:
     def _on_exit(self, task: RunningTask, status: int, peak: int, cpu: float) -> None:
         """Report that the main process of a task has ended, at once or after a delay.
 
-        The report of a task that SIGTERM has ended is delayed if the signal was not ours. A shutdown of this
-        machine may signal the tasks first and then the agent, which then reports only its own end.
+        The report of a task that SIGTERM has ended is delayed if this agent has not sent it. A shutdown of
+        this machine may signal the tasks first and then the agent, which then reports only its own end.
 
         Args:
             task: The task.
@@ -542,7 +542,7 @@ class Agent:
         # Either it has exited with a code, or a signal has killed it.
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        # A SIGKILL that was not ours may come from the kernel's OOM killer.
+        # A SIGKILL that this agent has not sent may come from the kernel's OOM killer.
         may_be_oom = number == SIGKILL and not task.was_signalled
         oom = self._oom.evidence(task.pid) if may_be_oom else ""
         exited = events.TaskExited(
@@ -590,7 +590,7 @@ class Agent:
     def _report_gone_if_done(self, task: RunningTask) -> None:
         """Report that a task is gone if it has no process, no open output and no delayed report left.
 
-        A report is delayed if SIGTERM has ended the task and was not ours, see `_on_exit`.
+        A report is delayed if a SIGTERM from outside has ended the task, see `_on_exit`.
 
         Args:
             task: The task.

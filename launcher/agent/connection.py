@@ -340,8 +340,8 @@ class LauncherConnection:
         """Return how long to wait for a new connection after one has closed, on a machine with this load."""
         load_per_processor = os.getloadavg()[0] / (os.cpu_count() or 1)
         slowdown = max(1.0, load_per_processor / _BUSY_LOAD_PER_PROCESSOR)
-        # `grace` is how long the launcher itself may need to connect again, as its last ping has said.
-        return max(self._patience.outage * slowdown, self.channel.grace)
+        # The last ping of the launcher has said how long the launcher itself may need to connect again.
+        return max(self._patience.outage * slowdown, self.channel.reconnect_seconds)
 
     def _give_up(self) -> None:
         """Close the connection for good, and drop queued messages and all later ones."""

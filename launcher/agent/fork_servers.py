@@ -98,7 +98,8 @@ class ForkServers:
         spawner: Starts processes.
         task_processes: Told which processes belong to the agent itself, and which tags to tasks.
         on_forked: Called with a task that was forked, and its process.
-        on_refused: Called with a task that has a fork server which cannot fork it. The task starts cold.
+        on_refused: Called with a task that has a fork server which cannot fork it. The task is started in a
+            new process.
         on_notice: Called with a line for the user.
     """
 
@@ -182,7 +183,7 @@ class ForkServers:
         The task waits until the fork server has imported its modules and has no other request.
 
         Returns:
-            Whether the task has a fork server. Otherwise it is to be started cold.
+            Whether the task has a fork server. Otherwise it is to be started in a new process.
         """
         server = self._by_task.get(start.task)
         # A fork server without a link was given up.
@@ -252,13 +253,14 @@ class ForkServers:
             packet = json.dumps(request).encode()
             link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except LaunchError:
-            # The task cannot be started at all. A cold start fails in the same way, and reports the reason.
+            # The task cannot be started at all. Its start in a new process fails in the same way, and reports
+            # the reason.
             self._on_refused(server.waiting.pop(0))
             return
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            # The task is still the first one that waits, so it starts cold like the others.
+            # The task is still the first one that waits, so it is started in a new process like the others.
             self._give_up(server, f"{start.task} cannot be passed on to its process: {error.strerror}")
             return
         # The fork server has its own copies of these two by now.

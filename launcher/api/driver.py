@@ -204,7 +204,7 @@ class Driver:
             self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Stop the launcher at once, without the grace of its tasks, and return when it has exited.
+        """Stop the launcher at once, which kills its tasks, and return when it has exited.
 
         Raises:
             LaunchError: The launcher survives SIGKILL.

@@ -59,7 +59,7 @@ _LONG_LOST_SECONDS = 3.0
 #: The bytes of messages that may wait for the reader. An honest agent sends less.
 _MAX_WAITING_BYTES = 2 * WINDOW_BYTES
 #: How much longer than the first connection took an agent waits for the next one, which needs a login, too.
-_GRACE_FACTOR = 5.0
+_RECONNECT_FACTOR = 5.0
 _READ_BYTES = 128 * 1024
 #: The reads in one turn of the loop.
 _MAX_READS = 4
@@ -379,10 +379,10 @@ class ReconnectingLink:
             if self._channel.met and not had_met:
                 # The next connection may need a login, too, so the agent should wait for it for several times
                 # as long as this one took.
-                grace = _GRACE_FACTOR * (self._received_at - self._attempt_started_at)
-                # A later connection that was faster does not shorten that time.
-                self._channel.grace = max(self._channel.grace, grace) if self._has_answered else grace
-                self._has_answered = True
+                seconds = _RECONNECT_FACTOR * (self._received_at - self._attempt_started_at)
+                if self._has_answered:  # A later connection that was faster does not shorten that time.
+                    seconds = max(seconds, self._channel.reconnect_seconds)
+                self._channel.reconnect_seconds, self._has_answered = seconds, True
             # The user is told before the messages that come over the connection are shown.
             if self._channel.met and self._lost_at is not None:
                 self._report(f"connected again after {time.monotonic() - self._lost_at:.0f}s")

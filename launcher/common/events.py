@@ -206,7 +206,7 @@ class StopAsked(Record):
     signal: int
     #: Where the request comes from, for messages, such as ``Ctrl-C``.
     who: str
-    #: Whether tasks are killed without their grace, as by ``launch stop --now``.
+    #: Whether tasks are killed without time to exit, as by ``launch stop --now``.
     at_once: bool = False
 
 

@@ -45,7 +45,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 PING_SECONDS = 2.0
 _PING_GRID_SECONDS = 0.25
 #: How long an agent without a connection waits for a new one, until the first ping has told it another time.
-GRACE_SECONDS = 4.0
+RECONNECT_SECONDS = 4.0
 #: How many bytes of a remote program may be under way in one direction.
 CREDIT_BYTES = 1024 * 1024
 
@@ -95,7 +95,7 @@ class Ping(Record):
     """Asks the agent for an `Ack`, so that the launcher notices a dead connection."""
 
     #: How many seconds the agent waits for a new connection when this one breaks.
-    grace: float
+    reconnect_seconds: float
 
 
 class RunCommand(Record):
@@ -460,7 +460,7 @@ class MessageChannel:
         self._attempt = 0
         #: How many seconds the agent waits for a new connection at least, as the launcher may need them to
         #: connect again. The launcher sends this number in each `Ping`, from which the agent takes it.
-        self.grace = GRACE_SECONDS
+        self.reconnect_seconds = RECONNECT_SECONDS
         #: Whether all bytes that are written pass `swap`.
         self.swapped = False
         #: Whether the other end has greeted on this connection. A pipe without a session needs no greeting.
@@ -516,7 +516,7 @@ class MessageChannel:
         self.disconnect()
         self.connected = True
         self._attempt = attempt
-        # The first ping is sent at once, because the agent needs its `grace`.
+        # The first ping is sent at once, because the agent needs its `reconnect_seconds`.
         self._ping_at = now
         # The other end answers a greeting by its own, see `greeted`.
         if self._greets:
@@ -580,7 +580,7 @@ class MessageChannel:
                 self._acknowledge(message.count)
             elif kind is Ping:
                 # The launcher waits for the answer, an acknowledgement, so it is due at once.
-                self._ack_at, self.grace = 0.0, message.grace
+                self._ack_at, self.reconnect_seconds = 0.0, message.reconnect_seconds
             else:
                 self._received += 1
                 messages.append(message)
@@ -696,7 +696,7 @@ class MessageChannel:
         if self._greets and self.met and now >= self._ping_at:
             # All connections ping at the same moments, so that a launcher with many hosts wakes rarely.
             self._ping_at = (now + PING_SECONDS) // _PING_GRID_SECONDS * _PING_GRID_SECONDS
-            self._control.append(Ping(self.grace))
+            self._control.append(Ping(self.reconnect_seconds))
             # An acknowledgement that waits goes with it.
             self._ack_at = None if self._ack_at is None else now
         if self.met and self._ack_at is not None and now >= self._ack_at:

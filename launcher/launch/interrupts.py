@@ -231,7 +231,7 @@ class Interrupts:
 def stop_at_end_of_file(fd: int) -> None:
     """Let the kernel send this process SIGHUP when the program at the other end of a pipe has exited.
 
-    That program may have sent SIGTERM before. SIGHUP is another request, so tasks keep their grace.
+    That program may have sent SIGTERM before. SIGHUP is another request, so tasks keep their time to exit.
 
     Args:
         fd: The reading end of the pipe, to which nothing is written.

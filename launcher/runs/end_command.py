@@ -143,8 +143,9 @@ def run_at_end(command: UserCommand, paths: RunPaths, is_interrupted: Callable[[
     try:
         os.unlink(paths.on_end)  # For all but one process this fails.
     except OSError as error:
-        # Only a queue can tell others that the job is over while this launcher lives. Otherwise a task may
-        # have removed the file, or the disk was full.
+        # Another process may have run the command already, but only if a cluster's queue has told it that the
+        # job is over: this launcher still lives. In any other job a missing file means that a task has
+        # removed it, or that the disk was too full to write it. Then the command runs all the same.
         if run.batch or not isinstance(error, FileNotFoundError):
             say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
             return

@@ -56,7 +56,7 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
     series = {task: _after(since - _SPEED_SECONDS, samples) for task, samples in dict(series).items()}
     moments = sorted({sample.at for samples in series.values() for sample in _after(since, samples)})
     limit = min(_MAX_MOMENTS, max(MAX_LINES, _MAX_MOMENTS_OF_ALL // max(1, len(series))))
-    # The last moment is always drawn.
+    # Every n-th moment is drawn, counted from the last one.
     moments = moments[:: -math.ceil(len(moments) / limit) or -1][::-1]
     drawn = set(moments)
     # By title and unit, the values by task and moment.
@@ -73,7 +73,7 @@ def graphs(series: Mapping[str, Sequence[Sample]], since: float = 0.0) -> list[G
     for title, unit in (_SPEED, *metrics, *_USES):
         by_task = found.get((title, unit), {})
         if len(series) > MAX_LINES:
-            by_task = _folded(by_task, low_is_bad=unit in _LOW_IS_BAD_UNITS or is_low_bad(title))
+            by_task = _worst_and_median(by_task, low_is_bad=unit in _LOW_IS_BAD_UNITS or is_low_bad(title))
         if by_task:
             lines = {name: [values.get(at) for at in moments] for name, values in by_task.items()}
             made.append(Graph(title, unit, moments, lines))
@@ -100,10 +100,15 @@ def _values(samples: Sequence[Sample]) -> Iterator[tuple[tuple[str, str], float 
         yield from zip(_USES, (last.memory, last.cpu, last.gpu, last.gpu_memory), strict=True)
 
 
-def _folded(
+def _worst_and_median(
     by_task: Mapping[str, Mapping[float, float]], *, low_is_bad: bool
 ) -> dict[str, dict[float, float]]:
-    """Return the worst and the median of each role by moment."""
+    """Return two lines of a graph for each role, instead of one for each task: the worst, and the median.
+
+    Args:
+        by_task: The values of each task, by moment.
+        low_is_bad: Whether the lowest value is the worst one, as for a speed.
+    """
     by_role: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for task, values in by_task.items():
         for at, value in values.items():

@@ -104,7 +104,8 @@ class HistoryReader:
                 data = file.read(_MAX_READ_BYTES)
         except OSError:
             return False
-        # The end of the last line may not be written yet. A line that is too long is dropped.
+        # The end of the last line may not be written yet. A line that is longer than what is read at once,
+        # and so has no end, is dropped.
         whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MAX_READ_BYTES else b"")
         self._offset += len(whole)
         for line in whole.splitlines():

@@ -65,6 +65,9 @@ def _names(paths: RunPaths) -> list[str]:
 def _send_new(stream: IO[bytes], root: str, name: str, sent: tuple[int, int, int]) -> tuple[int, int, int]:
     """Write what is new in a file, or its end if that is too much or if it is another file.
 
+    The copy of a file that grows for long must not grow with it: when the copy has several times the size of
+    a first part, it is replaced by the end of the file, too.
+
     Args:
         stream: The stream.
         root: The folder of the run.

@@ -163,9 +163,9 @@ class Run(Record):
         return is_ours(self.written_by)
 
     def check_trusted(self) -> None:
-        """Refuse a record that names a living process, unless somebody who may signal that process wrote it.
+        """Refuse a record that names a living process, unless a user who may signal that process wrote it.
 
-        That is this user, root, or the user of the process.
+        Such users are this one, root, and the user of the process.
 
         Raises:
             LaunchError: Another user wrote the record, and could have named any process.

@@ -113,7 +113,10 @@ def max_bytes_of(task_count: int) -> int:
 
 
 def _sample(at: float, fields: Any) -> Sample | None:
-    """Return the sample of one task in a line. None if it is none."""
+    """Return the sample of one task from its fields in a line. None if they lack the number of the attempt.
+
+    A task may have written anything into the file, so numbers that no task can reach are left out.
+    """
     attempt = _number(fields, "attempt", 1, 1e9)
     if attempt is None:
         return None

@@ -49,7 +49,7 @@ def timeline(report: Report) -> list[TimelineRow]:
             others[task.task.role].append(task)
     noun = "other task" if rows else "task"
     folded = [
-        TimelineRow(f"{role}: {plural(len(tasks), noun)}", _folded(tasks)) for role, tasks in others.items()
+        TimelineRow(f"{role}: {plural(len(tasks), noun)}", _joined(tasks)) for role, tasks in others.items()
     ]
     return [*rows.values(), *folded]
 
@@ -69,8 +69,12 @@ def _spans(task: TaskReport) -> list[Span]:
     ]
 
 
-def _folded(tasks: Sequence[TaskReport]) -> list[Span]:
-    """Return one span for tasks of a role, or none if none of them started."""
+def _joined(tasks: Sequence[TaskReport]) -> list[Span]:
+    """Return one span for several tasks of a role: from their first start to their last end.
+
+    Returns:
+        A list with the span. It is empty if no task has started.
+    """
     spans = [span for task in tasks for span in _spans(task)]
     if not spans:
         return []

@@ -186,11 +186,15 @@ def named_and_folded(
     for row in rows:
         if row.task not in names:
             groups.setdefault((row.task.role, row.state_text), []).append(row)
-    return named, [_folded(role, state, group) for (role, state), group in groups.items()]
+    return named, [_folded_row(role, state, group) for (role, state), group in groups.items()]
 
 
-def _folded(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
-    """Return the row of tasks that are alike."""
+def _folded_row(role: str, state_text: str, rows: Sequence[TaskRow]) -> FoldedRow:
+    """Return one row for tasks of the same role in the same state.
+
+    It contains the range of their steps, the median of what shows how fast and busy they are, and the largest
+    of everything else, such as their memory or how long one is silent.
+    """
     known = {
         name: [value for row in rows if (value := getattr(row, name)) is not None]
         for name in ("step", "rate", "cpu", "gpu", "silent", "memory", "heard")

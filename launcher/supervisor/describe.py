@@ -126,8 +126,8 @@ def late_host(state: JobState, kind: TimerKind) -> str:
         state: The state of the job.
         kind: What the timer was for.
     """
-    # ANSWER, whose time differs, is not in the table. RESTART and END are not either, but their texts contain
-    # no limit.
+    # The table lacks ANSWER, whose limit is `answer_seconds`. It lacks RESTART and END, too, but their texts
+    # below contain no limit.
     limit = time_limit(TIMER_SECONDS.get(kind, state.answer_seconds))
     reasons = {
         TimerKind.READY: f"no answer from its agent in {limit}",

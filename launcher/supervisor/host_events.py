@@ -29,6 +29,8 @@ _PEER_DISTANCES = (1, 2)
 def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     """Note that the agent of a host runs, and let it hold ports for the tasks of the host.
 
+    It binds them until the tasks start, so that no other program takes a port that the plan contains.
+
     - If the host was lost before, it can be used again.
     - If no task runs on it (a standby host), nothing is asked of it.
     """
@@ -319,7 +321,7 @@ def handle_agent_closed(state: JobState, event: events.AgentClosed) -> None:
 
 
 def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> None:
-    """Handle that a task is being stopped without a command, as its agent or the watchdog was stopped.
+    """Handle that a task is being stopped without a command, as its agent or its watchdog was stopped.
 
     The host is lost. If its tasks can start again elsewhere, that happens at once. Otherwise the agent may
     finish its stop sequence first.

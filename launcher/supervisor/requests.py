@@ -19,7 +19,7 @@ from launcher.supervisor.state import IMMEDIATE_STOP_SEQUENCE, JobState, Phase, 
 
 #: How long an agent may take to answer that it kills its tasks.
 _KILL_ANSWER_SECONDS = 1.0
-#: How much longer than the grace an agent may take to answer that it stops its tasks.
+#: How much longer than the time of tasks after SIGTERM an agent may take to answer that it stops its tasks.
 _STOP_ANSWER_MARGIN_SECONDS = 3.0
 
 
@@ -131,7 +131,7 @@ def _stop_and_expect_answers(state: JobState) -> None:
 
 
 def _expect_answers_to_stop(state: JobState) -> None:
-    """Limit how long agents may take to answer that they stop their tasks: a little more than the grace."""
+    """Limit how long agents may take to answer that they stop their tasks: a little more than ``--grace``."""
     _expect_answers(state, max(0.0, state.policy.grace) + _STOP_ANSWER_MARGIN_SECONDS)
 
 

@@ -68,7 +68,8 @@ class Phase(enum.Enum):
 def orderly_stop_sequence(grace: float) -> StopSequence:
     """Return the signals that stop a task in order: SIGTERM, then SIGABRT, then SIGKILL.
 
-    SIGABRT follows after the grace, because Python then shows the stacks of a program that hangs.
+    SIGABRT follows after the time of ``--grace``, because Python then shows the stacks of a program that
+    hangs.
 
     Args:
         grace: Seconds that a task may take to exit after SIGTERM. Without any, the tasks are killed at once.
@@ -79,7 +80,7 @@ def orderly_stop_sequence(grace: float) -> StopSequence:
 
 
 def quick_stop_sequence(grace: float, max_seconds: float) -> StopSequence:
-    """Return the signals that stop a task quickly: SIGTERM, and SIGKILL after the grace or the maximum.
+    """Return the signals that stop a task quickly: SIGTERM, and SIGKILL after `grace` or `max_seconds`.
 
     Args:
         grace: Seconds that a task may take to exit after SIGTERM. Without any, the tasks are killed at once.

@@ -26,7 +26,7 @@ from launcher.backends.link import ReconnectingLink
 from launcher.backends.ssh.connections import SshConnections
 from launcher.common import events
 from launcher.common.errors import HostGoneError, TransportError
-from launcher.common.protocol import GRACE_SECONDS, Decoder, MessageChannel
+from launcher.common.protocol import RECONNECT_SECONDS, Decoder, MessageChannel
 from launcher.config.settings import Settings
 from launcher.config.table import CONNECT_TIMEOUT
 from launcher.event_loop import EventLoop
@@ -281,7 +281,7 @@ def test_a_host_that_was_suspended_while_its_connection_closed(here: Reach):
     here.host.kill_sshd_sessions()
     here.host.kill(signal.SIGSTOP, *keepers)
     here.host.start_sshd()
-    here.agent.quiet(GRACE_SECONDS + 2.0)
+    here.agent.quiet(RECONNECT_SECONDS + 2.0)
     here.host.kill(signal.SIGCONT, *keepers)
     here.counted(300)
 

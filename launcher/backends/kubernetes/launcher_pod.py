@@ -125,8 +125,8 @@ class LauncherPod(KubernetesAllocation):
         # The memory of the launcher grows with the number of the tasks.
         options = launcher_options(options, sum(role.count for role in spec.roles))
         super().__init__(options, replace(request, spec=replace(spec, roles=(role,))))
-        # After SIGTERM the launcher first stops the tasks, which takes their grace, waits for the commands
-        # of --on-event, runs that of --on-end, and exits.
+        # After SIGTERM the launcher first stops the tasks, which takes the time of ``--grace``, waits for the
+        # commands of --on-event, runs that of --on-end, and exits.
         commands = [row for row in (ON_END, ON_EVENT) if request.settings[row]]
         self.grace += _LAUNCHER_GRACE_SECONDS + LIMIT_SECONDS * len(commands)
         # The objects of the launcher have a label of their own, see `manifest`.

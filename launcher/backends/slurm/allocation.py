@@ -33,7 +33,7 @@ from launcher.messages import say
 
 #: The time limit of an allocation for ``launch check``.
 _CHECK_MINUTES = 5
-#: Tasks are stopped before a time limit by their grace, and by this time in addition.
+#: Tasks are stopped before a time limit by the time of ``--grace``, and by this time in addition.
 _AFTER_GRACE_SECONDS = 30.0
 
 
@@ -76,7 +76,7 @@ class SlurmAllocation(Allocation):
                 self._inspect_nodes()
                 self._describe()
             if self.request.purpose is Purpose.RUN:
-                # The tasks must be able to use their whole grace, the time from SIGTERM to SIGKILL.
+                # The tasks must be able to use the whole time of ``--grace``, from SIGTERM to SIGKILL.
                 notice = max(self.options.notice, self.spec.policy.grace + _AFTER_GRACE_SECONDS)
                 stack.enter_context(notice_of_limit(self.job, notice))
             self._stack = stack.pop_all()  # Nothing has failed, so `close` does that later.

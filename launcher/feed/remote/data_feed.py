@@ -21,7 +21,7 @@ from launcher.feed.remote import codec, frames
 from launcher.feed.remote.codec import Block
 from launcher.feed.remote.columns import columns, named_columns
 from launcher.feed.remote.connection import Connect, FeedConnection
-from launcher.feed.remote.outputs import OutputFile, OutputPartition, SentRows
+from launcher.feed.remote.outputs import OutputFile, OutputPartition
 
 # How often progress is reported while a function reads one chunk.
 _REPORT_SECONDS = 1.0
@@ -393,16 +393,13 @@ class FeedReader:
         if kind == frames.Kind.ROWS:
             yield content
             return
+        # The content is a function of the user or of ours, which returns the rows of a partition.
         output = None
         if isinstance(content, OutputPartition):
             output = OutputFile(content, self._rows_read)
             self._outputs.append(output)
-            content = content.rows
-        # The content is a function of the user, which returns the rows of a partition, or contains such rows.
-        is_sent = isinstance(content, SentRows)
-        blocks = content.blocks() if is_sent else codec.blocks_of(content(), lambda: _CODE_ROWS)
         rows = 0
-        for block in blocks:
+        for block in codec.blocks_of(content(), lambda: _CODE_ROWS):
             rows += codec.size(block)
             yield block
         if output is not None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from numbers import Number
 from typing import Any, Callable, NamedTuple
 
 from launcher.common.arguments import shown
 from launcher.common.errors import Fault, InputError, LaunchError
-from launcher.feed.remote.codec import Block, as_rows, decode, imported
+from launcher.feed.remote.codec import RowBlocks, decode, imported
 from launcher.feed.remote.readers import as_record, crc32c_function
 from launcher.storage.store import store
 
@@ -30,18 +29,14 @@ _EXPECTED = (
 
 
 class SentRows(NamedTuple):
-    """Rows that the program has read, which travel to the task as code does."""
+    """Rows that the program has read, which travel to the task as code does, and are called there."""
 
     #: The buffers of some rows each, as `launcher.feed.remote.codec.encode` returns them.
     chunks: Sequence[Sequence[bytearray]]
 
-    def __call__(self) -> Iterator[Any]:
-        """Return an iterator over the rows."""
-        return chain.from_iterable(map(as_rows, self.blocks()))
-
-    def blocks(self) -> Iterator[Block]:
-        """Return an iterator over the rows in blocks."""
-        return map(decode, self.chunks)
+    def __call__(self) -> RowBlocks:
+        """Return the rows."""
+        return RowBlocks(map(decode, self.chunks))
 
 
 class OutputPartition(NamedTuple):

@@ -18,7 +18,7 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from operator import itemgetter
@@ -31,14 +31,17 @@ from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, sh
 
 #: How many characters or bytes are read at once.
 _READ_BYTES = 1 << 18
-#: How many rows of a CSV or Parquet file make a block.
+#: How many rows of a Parquet file make a block.
 _BLOCK_ROWS = 4096
+#: The same of a CSV file. With more of them, Python's garbage collector would look at each of them.
+_CSV_BLOCK_ROWS = 256
 MISSING_PYARROW = "pyarrow is not installed: pip install 'tf-launcher[parquet]'"
 _LINE_END = re.compile(rb"\r\n?|\n")
 _ASCII = bytes(range(128))
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
-_HEAD = _LENGTH.size + _CHECKSUM.size
+#: The length of a record, and its checksum.
+_HEAD = struct.Struct("<QI")
 #: The largest record that is believed. TensorFlow's own writer stays far below.
 _MAX_RECORD_BYTES = 1 << 31
 
@@ -120,7 +123,7 @@ class CsvReader(NamedTuple):
     def names(self) -> list[str]:
         """Return the fields of the first line that is not empty. There are none if the file is empty."""
         with closing(self._records(1)) as blocks:
-            return next(chain.from_iterable(blocks), [])
+            return next(filter(None, chain.from_iterable(blocks)), [])
 
     def missing_columns(self, names: list[str]) -> str:
         """Return what is wrong with the columns, given the first line of the file. Empty if all are there."""
@@ -134,22 +137,27 @@ class CsvReader(NamedTuple):
         # range, or is the first one in it.
         first = self._replace(start=0, end=self.start).names() if self.start else []
         make_rows = self._row_maker(first) if first else None
-        with closing(self._records(_BLOCK_ROWS)) as blocks:
-            for records in filter(None, blocks):
-                if make_rows is None:
+        with closing(self._records(_CSV_BLOCK_ROWS)) as blocks:
+            for records in blocks:
+                lengths = {*map(len, records)}
+                # An empty line has no fields.
+                if 0 in lengths:
+                    records = list(filter(None, records))
+                if make_rows is None and records:
                     first = records[0]
                     make_rows = self._row_maker(first)
                     records = records[1:] if self.header else records
-                wrong = next((record for record in records if len(record) != len(first)), None)
-                if wrong is not None:
+                if lengths - {0, len(first)}:
+                    wrong = next(record for record in records if len(record) != len(first))
                     row = f"a row of {len(wrong)} fields instead of {len(first)}: {','.join(wrong)[:80]!r}"
                     raise BrokenFileError(f"{shown(self.path)}: {row}; is {self.delimiter!r} the delimiter?")
-                yield list(make_rows(records))
+                if make_rows is not None:
+                    yield make_rows(records)
         # No line of the whole file was found.
         if not first and self.end is None:
             self._row_maker(first)
 
-    def _row_maker(self, first: list[str]) -> Callable[[list[list[str]]], Iterable[Any]]:
+    def _row_maker(self, first: list[str]) -> Callable[[list[list[str]]], list[Any]]:
         """Return a function that makes rows of the fields of lines.
 
         Args:
@@ -161,15 +169,17 @@ class CsvReader(NamedTuple):
         if fault := self.missing_columns(first if self.header else []):
             raise BrokenFileError(f"{shown(self.path)}: {fault}")
         if not self.columns:
-            return (lambda records: [dict(zip(first, each)) for each in records]) if self.header else _tuples
+            if not self.header:
+                return lambda records: [*map(tuple, records)]
+            return lambda records: [dict(zip(first, each)) for each in records]
         places = [first.index(name) for name in self.columns]
         if len(places) == 1:
             return lambda records: [(each[places[0]],) for each in records]
         values = itemgetter(*places)
-        return lambda records: map(values, records)
+        return lambda records: [*map(values, records)]
 
     def _records(self, count: int) -> Generator[list[list[str]], None, None]:
-        """Yield the fields of each line that is not empty.
+        """Yield the fields of each line. An empty line has none.
 
         Args:
             count: How many lines are read at a time.
@@ -178,7 +188,9 @@ class CsvReader(NamedTuple):
             BrokenFileError: The file is not CSV.
         """
         hint = "" if self.multiline else "; multiline=True allows line ends in quotes"
-        with _text(self.path, self.encoding, self.start, self.end, newline="") as file:
+        # No more is fetched than that line needs.
+        size = _READ_BYTES if count == 1 else None
+        with _text(self.path, self.encoding, self.start, self.end, size, newline="") as file:
             reader, lines = csv.reader(file, delimiter=self.delimiter, strict=True), 0
             try:
                 while records := list(islice(reader, count)):
@@ -186,14 +198,9 @@ class CsvReader(NamedTuple):
                     # A value has taken several lines.
                     if not self.multiline and reader.line_num != lines:
                         raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
-                    yield list(filter(None, records))
+                    yield records
             except csv.Error as error:
                 raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
-
-
-def _tuples(records: list[list[str]]) -> Iterable[tuple[str, ...]]:
-    """Return the fields of lines as tuples."""
-    return map(tuple, records)
 
 
 class RecordReader(NamedTuple):
@@ -231,38 +238,34 @@ class RecordReader(NamedTuple):
             data, offset = file.read(_READ_BYTES), 0
             while data:
                 records = []
-                # Where the next record begins in the data, and where it ends there.
-                begin, end = 0, _HEAD
+                # Where the next record begins in the data, and where the bytes end that are needed of it.
+                begin, end = 0, _HEAD.size
                 while end <= len(data):
-                    size = int(_LENGTH.unpack_from(data, begin)[0])
+                    size, checksum = _HEAD.unpack_from(data, begin)
+                    content = begin + _HEAD.size
                     # Without checksums, only its size can show that a length is wrong.
                     is_wrong = size > _MAX_RECORD_BYTES
-                    if is_wrong or (crc32c and not _has_checksum(crc32c, data, begin, _LENGTH.size)):
+                    if is_wrong or (crc32c and _masked(crc32c(data[begin : begin + 8])) != checksum):
                         # If not even the first length is right, the file is probably of another kind.
                         kind = "damaged" if offset + begin else "not a TFRecord file"
                         wrong = f"the length of the record at byte {offset + begin} is wrong"
                         raise BrokenFileError(f"{path}: {kind}: {wrong}")
-                    content = begin + _HEAD
                     end = content + size + _CHECKSUM.size
                     if end > len(data):
                         break
-                    if crc32c and not _has_checksum(crc32c, data, content, size):
+                    record = data[content : content + size]
+                    (checksum,) = _CHECKSUM.unpack_from(data, content + size)
+                    if crc32c and _masked(crc32c(record)) != checksum:
                         wrong = f"the checksum of the record at byte {offset + begin} is wrong"
                         raise BrokenFileError(f"{path}: damaged: {wrong}")
-                    records.append(data[content : content + size])
-                    begin, end = end, end + _HEAD
+                    records.append(record)
+                    begin, end = end, end + _HEAD.size
                 yield records
                 # A long record is read at once.
                 more = file.read(max(_READ_BYTES, end - len(data)))
                 if not more and begin < len(data):
                     raise BrokenFileError(f"{path}: cut off within the record at byte {offset + begin}")
                 data, offset = data[begin:] + more, offset + begin
-
-
-def _has_checksum(crc32c: Callable[[bytes], int], data: bytes, begin: int, size: int) -> bool:
-    """Return whether the stored checksum of a part of some bytes, which follows it, is right."""
-    end = begin + size
-    return _masked(crc32c(data[begin:end])) == data[end : end + _CHECKSUM.size]
 
 
 class ParquetReader(NamedTuple):
@@ -356,12 +359,13 @@ def as_record(content: bytes, crc32c: Callable[[bytes], int]) -> bytes:
         crc32c: The function that computes checksums.
     """
     length = _LENGTH.pack(len(content))
-    return b"".join([length, _masked(crc32c(length)), content, _masked(crc32c(content))])
+    checksums = [_CHECKSUM.pack(_masked(crc32c(data))) for data in (length, content)]
+    return b"".join([length, checksums[0], content, checksums[1]])
 
 
-def _masked(checksum: int) -> bytes:
+def _masked(checksum: int) -> int:
     """Return a checksum as TFRecord files contain it: rotated, with a constant added."""
-    return _CHECKSUM.pack((((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+    return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def crc32c_function() -> Callable[[bytes], int] | None:
@@ -425,7 +429,12 @@ def opened(path: str, start: int = 0, size: int = BUFFER_BYTES) -> Iterator[IO[b
 
 @contextmanager
 def _text(
-    path: str, encoding: str, start: int, end: int | None, newline: str | None = None
+    path: str,
+    encoding: str,
+    start: int,
+    end: int | None,
+    size: int | None = None,
+    newline: str | None = None,
 ) -> Iterator[IO[str]]:
     """Open the lines that begin in a range of a file, after its byte order mark if it has one.
 
@@ -434,6 +443,7 @@ def _text(
         encoding: The encoding of the text.
         start: Where the range begins.
         end: Where it ends, or None for the end of the file.
+        size: About how many bytes will be read. None for all of the range.
         newline: How line ends are read, see `open`.
 
     Raises:
@@ -445,9 +455,9 @@ def _text(
         decoding = "utf-8" if start else "utf-8-sig"
     # The byte before the range may end a line.
     before = max(0, start - 1)
-    size = BUFFER_BYTES if end is None else end - before
+    range_bytes = BUFFER_BYTES if end is None else end - before
     try:
-        with opened(path, before, size) as file:
+        with opened(path, before, size or range_bytes) as file:
             lines = io.BufferedReader(_Pieces(_lines(file, start, end)), _READ_BYTES)
             with io.TextIOWrapper(lines, decoding, newline=newline) as text:
                 yield text

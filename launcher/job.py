@@ -301,6 +301,8 @@ class JobSpec(Record):
     preload: tuple[str, ...] = ()
     #: Whether each task gets a folder for its results, which launch copies to the run's folder at the end.
     output_dirs: bool = False
+    #: The URL to which these results are copied. Empty if they stay on this machine.
+    output_to: str = ""
 
 
 class PlacedTask(Record):
@@ -449,6 +451,10 @@ class RunPaths(Record):
     def output(self, task: TaskId) -> str:
         """Return the folder for the results of a task (`JobSpec.output_dirs`)."""
         return f"{self.root}/output/{task.file_stem}"
+
+    def collected(self, task: TaskId) -> str:
+        """Return the folder for what is collected from a task, if the user names no other."""
+        return f"{self.root}/collected/{task.file_stem}"
 
     def log(self, task: TaskId) -> str:
         """Return the file with the raw bytes that a task printed."""

@@ -270,8 +270,9 @@ SYNC: Setting[tuple[str, ...]] = Setting(
     repeatable=True, given_in=EVERYWHERE, path=_local_path, needs=OTHER_MACHINES,
 )  # fmt: skip
 COLLECT: Setting[tuple[str, ...]] = Setting(
-    "collect", str, "copy PATH of tasks to here at the end; repeatable", metavar="[TASK=]PATH[:DIR]",
-    default=(), repeatable=True, given_in=EVERYWHERE,
+    "collect", values.path_to_target, "copy PATH of tasks here, or to a URL; repeatable",
+    metavar="[TASK=]PATH[:DIR]", default=(), repeatable=True, given_in=EVERYWHERE,
+    masked=values.without_secret,
 )  # fmt: skip
 NO_CHECK = Setting(
     "no_check", switch, "do not check that the hosts reach each other", default=False, needs=OTHER_MACHINES
@@ -351,8 +352,9 @@ DETACH = Setting(
 DRY_RUN = Setting("dry_run", switch, "show the plan, start nothing", default=False)
 PAGE = Setting("page", switch, "show the job in a browser while it runs", default=False)
 REPORT: Setting[str | None] = Setting(
-    "report", str, "write a report (JSON) to this file, too", metavar="FILE", default=None
-)
+    "report", values.target, "write a report (JSON) to this file or URL, too", metavar="FILE",
+    default=None, masked=values.without_secret,
+)  # fmt: skip
 QUIET = Setting("quiet", switch, "show failures only", flags=("-q", "--quiet"), default=False)
 RUN_DIR: Setting[str | None] = Setting(
     "run_dir", values.not_empty, "folder of the run's files (default: in ~/.local/state)", metavar="DIR",
@@ -369,6 +371,10 @@ NOTE: Setting[str | None] = Setting(
 OUTPUT_DIRS = Setting(
     "output_dirs", switch, "give each task a folder for results, OUTPUT_DIR", default=False,
     given_in=EVERYWHERE,
+)  # fmt: skip
+OUTPUT_TO: Setting[str | None] = Setting(
+    "output_to", values.target_url, "copy what is in OUTPUT_DIR to URL/TASK, too", metavar="URL",
+    default=None, given_in=EVERYWHERE, masked=values.without_secret,
 )  # fmt: skip
 VERBOSE = Setting(
     "verbose", switch, "show start-up messages of TensorFlow, too", flags=("-v", "--verbose"), default=False
@@ -411,9 +417,9 @@ LAST_GROUPS = (
     Group("end of the job", (ON_FAILURE, DONE_WHEN, GRACE, DRAIN, TIMEOUT, ON_END, ON_EVENT)),
     Group(
         "output",
-        (DETACH, NAME, NOTE, DRY_RUN, PAGE, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, NO_SAMPLES, VERBOSE, FOLD,
-         TIMESTAMPS, SHOW, NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD, COMMANDS_FD,
-         ROLES_FD, UNTIL_EOF_FD, DRIVER),
+        (DETACH, NAME, NOTE, DRY_RUN, PAGE, REPORT, QUIET, RUN_DIR, OUTPUT_DIRS, OUTPUT_TO, NO_SAMPLES,
+         VERBOSE, FOLD, TIMESTAMPS, SHOW, NO_LAST_LINES, JSON, TMUX, NO_DEFAULTS, SUBMITTED, EVENTS_FD,
+         COMMANDS_FD, ROLES_FD, UNTIL_EOF_FD, DRIVER),
     ),
 )  # fmt: skip
 #: All rows of ``launch`` itself, without those of backends.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
-from launcher.common.text import escape_controls
+from launcher.common.text import escape_controls, join_names
 from launcher.job import CHIEF_ROLES, LATEST, RESERVED_VARIABLES, SERVICE_ROLES
 
 MAX_GPUS = 256
@@ -30,6 +30,9 @@ _RESERVED_RUN_NAME_PATTERN = rf"{LATEST}|({_ROLE_PATTERN})[-_.]?\d*|\d{{8}}-\d{{
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 #: The endings of programs, which no image has.
 _PROGRAM_ENDINGS = (".py", ".sh")
+
+#: What follows ``://`` if it contains a password: a name and a colon, after which no number of a port comes.
+_SECRET_PATTERN = r"(?<=://)[^/\s:@,\[]*:(?!\d+(?:[/,]|$))\S*"
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: Words of a command line that only a shell understands.
@@ -325,3 +328,45 @@ def gpu_ids(text: str) -> Sequence[str]:
         return [str(index) for index in range(whole(0, MAX_GPUS)(text))]
     except ValueError:
         raise ValueError(f"expected how many, from 0 to {MAX_GPUS}, or their ids, as in 0,1") from None
+
+
+def without_secret(text: str) -> str:
+    """Return a text for messages and files, in which no URL contains a password."""
+    return re.sub(_SECRET_PATTERN, "***", text)
+
+
+def target_url(text: str) -> str:
+    """Read a URL that files are written to.
+
+    Raises:
+        ValueError: It is none, nothing can be written there, or it contains a password.
+    """
+    from launcher.storage import urls  # noqa: PLC0415 - takes 4 ms, and few launches need it
+
+    if without_secret(text) != text:
+        raise ValueError("expected a URL without a password, which other users could read")
+    if urls.scheme_of(text) not in urls.WRITABLE:
+        schemes = join_names([f"{scheme}://" for scheme in urls.WRITABLE], len(urls.WRITABLE))
+        raise ValueError(f"expected a URL that begins with one of {schemes}")
+    try:
+        urls.shown(text)
+    except ValueError:
+        raise ValueError("expected a URL, as in hdfs://namenode/folder") from None
+    return text
+
+
+def target(text: str) -> str:
+    """Read the path of a file of this machine, or a URL that files are written to."""
+    return target_url(text) if "://" in text else text
+
+
+def path_to_target(text: str) -> str:
+    """Read ``PATH``, ``PATH:FOLDER`` or ``PATH:URL``."""
+    if "://" in text:
+        from launcher.storage.urls import split_target  # noqa: PLC0415 - as above
+
+        _, url = split_target(text)
+        if not url:
+            raise ValueError("expected PATH:URL, as in model:hdfs://namenode/folder")
+        target_url(url)
+    return text

@@ -34,7 +34,7 @@ _DEFAULT_VARIABLES = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
 #: What a launcher does for a job, and a file cannot.
 _LAUNCHER_ONLY = (
     "held ports", "restarts by the strategy", "--stall", "--drain", "--preload", "--sync", "--collect",
-    "--tensorboard", "--output-dirs", "--on-end", "--on-event",
+    "--tensorboard", "--output-dirs", "--output-to", "--on-end", "--on-event",
     "logs and a report of the tasks", "the first failure and its traceback",
 )  # fmt: skip
 #: The longest line of a comment, in characters.

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import has_magic
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, JobError
 from launcher.common.record import Record
 from launcher.common.text import task_range
+from launcher.storage.urls import joined, local_path, shown, split_target
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
-_COLLECT_FORM = "expected PATH, PATH:FOLDER, or ROLE[/INDEX]=PATH[:FOLDER]"
+_COLLECT_FORM = "expected PATH, PATH:FOLDER, PATH:URL, or ROLE[/INDEX]=PATH[:FOLDER]"
 #: Role, index and path in ``worker/0=PATH``. The user writes a path that contains ``=`` as ``./a=b``.
 _TASKS_PATTERN = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?:/(\d+))?=(.*)", re.DOTALL)
 
@@ -130,7 +132,7 @@ class Item(Record):
 
 
 class CollectRequest(Record):
-    """One ``--collect [ROLE[/INDEX]=]PATH[:FOLDER]``: a path to copy from the hosts of tasks."""
+    """One ``--collect [ROLE[/INDEX]=]PATH[:FOLDER or :URL]``: a path to copy from the hosts of tasks."""
 
     #: The role whose tasks are asked. If it is empty, all tasks are asked.
     role: str
@@ -140,11 +142,21 @@ class CollectRequest(Record):
     path: str
     #: The folder on this machine for the copies, or None for ``collected/`` in the folder of the run.
     into: str | None
+    #: The folder at a URL to which they are copied from there. Empty if they stay on this machine.
+    url: str = ""
 
     def concerns(self, task: TaskId) -> bool:
         """Return whether this task is asked for the path."""
         # An empty role stands for all roles, and None for all tasks of the role.
         return self.role in ("", task.role) and self.number in (None, task.index)
+
+    def path_of(self, task: TaskId) -> str:
+        """Return the path or pattern on the host of one task."""
+        return self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
+
+    def url_of(self, task: TaskId) -> str:
+        """Return the folder at a URL that gets the copies of one task."""
+        return self.url if self.number is not None else joined(self.url, task.file_stem)
 
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
         """Return what to copy from the host of one task.
@@ -157,18 +169,18 @@ class CollectRequest(Record):
             base: The folder on the host in which it ran. If it is empty, that is the home folder.
             run_dir: The folder of the run on this machine.
         """
-        path = self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
         # Without a role in the request all roles are asked, and some may not make the path. The role of this
         # task then tells whether it should have been made here.
         role = "" if self.role else task.role
-        return Item(task, host=host, base=base, path=path, into=os.path.abspath(into), role=role)
+        into = os.path.abspath(into)
+        return Item(task, host=host, base=base, path=self.path_of(task), into=into, role=role)
 
 
 def parse_collects(
-    texts: Iterable[str], roles: Mapping[str, int], where: str = "--collect"
+    texts: Sequence[str], roles: Mapping[str, int], where: str = "--collect"
 ) -> tuple[CollectRequest, ...]:
     """Parse all ``--collect`` options of a launch.
 
@@ -183,13 +195,17 @@ def parse_collects(
     requests: list[CollectRequest] = []
     faults: list[Fault] = []
     for text in texts:
-        # The form is [ROLE[/INDEX]=]PATH[:FOLDER]. Without a role it is for all tasks.
+        # The form is [ROLE[/INDEX]=]PATH[:FOLDER], or a URL in place of the folder. Without a role it is for
+        # all tasks.
         match = _TASKS_PATTERN.fullmatch(text)
         role, digits, rest = match.groups() if match else ("", None, text)
-        path, colon, into = rest.rpartition(":")
+        path, url = split_target(rest)
         # None stands for a folder in that of the run.
-        if not colon:
-            path, into = rest, None
+        into = local_path(url)
+        if into is not None:
+            url = ""
+        elif not url and ":" in rest:
+            path, _, into = rest.rpartition(":")
         index, count = None if digits is None else int(digits), roles.get(role, 0)
         if not path or into == "" or "\0" in rest:
             faults.append(Fault(where, f"{text!r} is not a path", _COLLECT_FORM))
@@ -204,7 +220,32 @@ def parse_collects(
             expected = f"expected {task_range(role, count)}"
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
         # A faulty request does no harm here, because the faults are raised below.
-        requests.append(CollectRequest(role, number=index, path=path, into=into))
+        requests.append(CollectRequest(role, number=index, path=path, into=into, url=url))
+    faults += _clashes(texts, requests, roles, where)
     if faults:
         raise JobError(faults)
     return tuple(requests)
+
+
+def _clashes(
+    texts: Sequence[str], requests: Sequence[CollectRequest], roles: Mapping[str, int], where: str
+) -> Iterator[Fault]:
+    """Yield a fault for each option whose file at a URL would replace that of another one.
+
+    The names in a folder, and those that a pattern matches, are not known yet.
+    """
+    tasks = [TaskId.of(role, index) for role, count in roles.items() for index in range(count)]
+    #: The text of the first option that copies to each place.
+    places: dict[str, str] = {}
+    for text, request in zip(texts, requests, strict=True):
+        if not request.url or request.path.endswith(".") or has_magic(request.path):
+            continue
+        mine = {
+            joined(request.url_of(task), os.path.basename(request.path_of(task).rstrip("/")))
+            for task in tasks
+            if request.concerns(task)
+        }
+        if taken := sorted(mine & places.keys()):
+            problem = f"{places[taken[0]]!r} and {text!r} both go to {shown(taken[0])}"
+            yield Fault(where, problem, "expected another URL for one of them")
+        places.update(dict.fromkeys(mine, text))

@@ -55,7 +55,7 @@ class FileTransfer:
     """One copy to or from several hosts at once: it runs the remote commands, and counts bytes and time.
 
     Args:
-        commands: Runs programs of ours on the hosts.
+        commands: Runs programs of ours on the hosts. None if no host takes part.
         fanout: How many hosts are copied to or from at once.
         seconds: The time limit.
         loop: The event loop of the links to the hosts, which runs while hosts are waited for. None if no loop
@@ -65,7 +65,7 @@ class FileTransfer:
 
     def __init__(
         self,
-        commands: ProgramRunner,
+        commands: ProgramRunner | None,
         fanout: int,
         seconds: float = math.inf,
         loop: EventLoop | None = None,
@@ -126,7 +126,8 @@ class FileTransfer:
 
         def progress() -> str:
             """Return the message about the wait, with the bytes once their number is known."""
-            return f"{step}, {byte_size(self.moved)} of {byte_size(self.size)} so far" if self.size else step
+            moved = min(self.moved, self.size)  # What fails is written again as a whole.
+            return f"{step}, {byte_size(moved)} of {byte_size(self.size)} so far" if self.size else step
 
         try:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
@@ -157,6 +158,7 @@ class FileTransfer:
                 contains the name of the host.
         """
         self.check(host)
+        assert self._commands is not None
         command = self._commands.run(host, f"launcher.agent.files:{entry}", arguments)
         try:
             yield ProgramStream(self, host, command)

@@ -171,7 +171,8 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
         The job, and the faults and notes about its variables and restarts.
     """
     # The user may not set a variable that one of these options sets.
-    names_of_options = [OUTPUT_DIR_VARIABLE] if settings[table.OUTPUT_DIRS] else []
+    has_output_dirs = settings[table.OUTPUT_DIRS] or settings[table.OUTPUT_TO] is not None
+    names_of_options = [OUTPUT_DIR_VARIABLE] if has_output_dirs else []
     names_of_options += [RELAY_VARIABLE] if settings[table.RELAY] else []
     variables, copied, found = variables_of(settings[table.VARIABLES], os.environ, names_of_options)
     found += _restart_notes(settings, roles)
@@ -189,7 +190,8 @@ def spec_of(settings: Settings, roles: Sequence[Role]) -> tuple[JobSpec, list[Fa
         prepare=f"launch prepare --hosts {shlex.quote(hosts) if isinstance(hosts, str) else 'HOSTS'}",
         policy=_policy(settings),
         preload=settings[table.PRELOAD],
-        output_dirs=settings[table.OUTPUT_DIRS],
+        output_dirs=has_output_dirs,
+        output_to=settings[table.OUTPUT_TO] or "",
     )
     return spec, found
 

@@ -110,7 +110,7 @@ def _path_faults(settings: Settings) -> Iterator[Fault]:
     if relay is not None and not (os.path.exists(relay) and stat.S_ISSOCK(os.stat(relay).st_mode)):
         expected = "expected the path of a unix socket that a process listens on"
         yield Fault("--relay", f"{relay!r} is not a socket", expected)
-    if report is None:
+    if report is None or "://" in report:
         return
     if report in ("", "-") or os.path.isdir(report):
         yield Fault("--report", f"{report!r} is not the name of a file")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,7 @@ class Orchestrator:
         commands_fd: The inherited pipe from which commands are read. None if there is none.
         takes_samples: Whether to take samples of tasks.
         progress: How lines with steps look (``--progress``). None to recognize them.
+        save_results: Copies the results of tasks before they start again (``--output-to``). It blocks.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a launch, which only a session knows, by name
@@ -86,6 +87,7 @@ class Orchestrator:
         commands_fd: int | None,
         takes_samples: bool,
         progress: str | None,
+        save_results: Callable[[Plan, Collection[TaskId]], None],
     ) -> None:
         """Connect the parts of a launch to the supervisor. Nothing happens until `run` is called.
 
@@ -94,6 +96,7 @@ class Orchestrator:
         self._spec, self._run_info, self._loop = spec, run_info, loop
         self._display, self._interrupts = display, interrupts
         self._recovery, self._hints, self._tensorboard = recovery, hints, tensorboard
+        self._save_results = save_results
         self._use_placement(run_info.placement)
         #: Reads commands of the program that has started launch. None if it has passed no pipe.
         self._command_pipe: CommandPipe | None = None
@@ -146,6 +149,7 @@ class Orchestrator:
             events.StopTasks: send,
             events.CloseAgent: send,
             commands.CloseLink: lambda command: self._connections.give_up(command.host),
+            commands.SaveResults: self._save,
             commands.StartAgent: self._start_agent,
             commands.MakePlan: self._make_plan,
             commands.MoveTasks: self._move_tasks,
@@ -410,6 +414,17 @@ class Orchestrator:
         assert self._recovery is not None  # Without it the supervisor never lets a lost host be recovered.
         recover = partial(self._recovery.recover, command.host)
         self._loop.run_in_thread(recover, partial(self._on_recovery, command.host))
+
+    def _save(self, command: commands.SaveResults) -> None:
+        """Copy the results of tasks in another thread, and let the tasks start again when that is done."""
+        assert self.plan is not None  # Tasks have run before.
+
+        def start_again(saving: Future[None]) -> None:
+            """Tell the supervisor that the results were copied."""
+            saving.result()
+            self._execute(self._machine.handle_saved(command.restart))
+
+        self._loop.run_in_thread(partial(self._save_results, self.plan, command.tasks), start_again)
 
     def _on_recovery(self, host: str, recovery: Future[None]) -> None:
         """Use a lost host again, or tell the supervisor that this is not possible now.

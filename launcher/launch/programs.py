@@ -12,7 +12,8 @@ from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
 from launcher.common.text import join_names
-from launcher.config.table import DRY_RUN, PYTHON, VENV, WORKDIR
+from launcher.config.settings import Settings
+from launcher.config.table import COLLECT, DRY_RUN, OUTPUT_TO, PYTHON, REPORT, VENV, WORKDIR
 from launcher.job import Host, PlacedTask, Placement, ProgramKind, Role
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
@@ -29,6 +30,28 @@ class _Missing(Record):
     task: str
     #: The message, as an error whose class determines the exit code.
     error: LaunchError
+
+
+def check_packages(settings: Settings) -> None:
+    """Check that this Python has the packages for the URLs to which files are copied at the end.
+
+    Raises:
+        JobError: Packages are missing.
+    """
+    named = [(settings.source(COLLECT), text) for text in settings[COLLECT]]
+    named += [(settings.source(row), settings[row] or "") for row in (OUTPUT_TO, REPORT)]
+    faults = []
+    for source, text in named:
+        if "://" not in text:
+            continue
+        from launcher.storage.urls import missing_package, shown, split_target  # noqa: PLC0415 - takes 4 ms
+
+        path, url = split_target(text)
+        url = url or path
+        if why := missing_package(url):
+            faults.append(Fault(source, f"{shown(url)}: {why}"))
+    if faults:
+        raise JobError(faults)
 
 
 def check_all_programs_here(options: LaunchOptions) -> None:

@@ -26,6 +26,7 @@ from launcher.common.report import (
 )
 from launcher.common.trusted_io import open_regular
 from launcher.config.table import JSON, REPORT
+from launcher.event_loop import EventLoop
 from launcher.job import JobSpec, Placement, RunPaths
 from launcher.launch.options import LaunchOptions
 from launcher.messages import say
@@ -39,6 +40,8 @@ _INTERRUPTED_EXIT_CODE = 130
 #: The largest number of steps of one task, and of all tasks, in a report: together at most about 400 kB.
 _MAX_POINTS_OF_TASK = 200
 _MAX_POINTS = 4000
+#: How long a report may take to be copied to a URL.
+_COPY_SECONDS = 120.0
 #: `launcher.common.report.report_from_json` accepts numbers below it.
 _MAX_NUMBER = 1e18
 
@@ -49,22 +52,41 @@ def write_run_report(report: Report, paths: RunPaths) -> None:
         write_json(paths.report, record_as_dict(report))
 
 
-def write_report_for_user(report: Report, path: str) -> bool:
+def write_report_for_user(report: Report, path: str, loop: EventLoop | None = None) -> bool:
     """Write the file of ``--report``.
 
     Args:
         report: The report of the job.
-        path: The path of the file.
+        path: The path of the file, or its URL.
+        loop: The event loop, which runs while a file is copied to a URL. None if there is none.
 
     Returns:
         Whether it was written. If not, the user was told why.
     """
     try:
+        if "://" in path:
+            return _write_to_url(report, path, loop)
         write_for_user(path, json_text(record_as_dict(report)))
     except OSError as error:
         say(f"cannot write the report to {path!r}: {error.strerror}")
         return False
     return True
+
+
+def _write_to_url(report: Report, url: str, loop: EventLoop | None) -> bool:
+    """Write the file of ``--report`` at a URL, as `write_report_for_user` does."""
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - few launches have a URL
+
+    from launcher.files.targets import FileTarget, copy_out  # noqa: PLC0415 - the same
+    from launcher.files.transfer import FileTransfer  # noqa: PLC0415 - the same
+
+    with TemporaryDirectory(prefix="tf-launcher-") as folder:
+        write_for_user(f"{folder}/report.json", json_text(record_as_dict(report)))
+        transfer = FileTransfer(None, 1, _COPY_SECONDS, loop, quiet=True)
+        failures = copy_out(transfer, [FileTarget(f"{folder}/report.json", url)], [url])
+    for _, why in failures:
+        say(f"cannot write the report: {why}")
+    return not failures
 
 
 def publish_report(report: Report, options: LaunchOptions, paths: RunPaths | None) -> None:

@@ -20,6 +20,7 @@ from launcher.files.requests import parse_collects, parse_syncs
 from launcher.files.walk import SourceTree, left_out, read_trees
 from launcher.job import OUTPUT_DIR_VARIABLE, PlacedTask, Placement
 from launcher.launch.options import LaunchOptions
+from launcher.storage.urls import joined, shown
 
 #: Stands for the name of the run in a dry run.
 _EXAMPLE_RUN_NAME = "JOB"
@@ -169,12 +170,17 @@ class RequestedFiles:
             into = f"{self._run_folder}/collected"
             if request.into is not None:
                 into = with_tilde(os.path.abspath(request.into))
+            elif request.url:
+                into = shown(request.url.rstrip("/"))
             # Only the files of a single task go into the folder itself.
-            into += "/TASK" if request.into is None or request.number is None else ""
+            into += "/TASK" if not (request.into or request.url) or request.number is None else ""
             yield f"--collect: {request.path} of {join_names(tasks)} is copied to {into} when the job is over"
         if self.options.spec.output_dirs:
             where = f"{self._run_folder}/output/TASK"
             yield f"--output-dirs: what tasks put into OUTPUT_DIR is in {where} when the job is over"
+        if url := self.options.spec.output_to:
+            when = "before they start again, and " if self.options.spec.policy.restarts else ""
+            yield f"--output-to: it is copied to {shown(joined(url, 'TASK'))} {when}when the job is over"
         yield from self.notes
 
     @property

@@ -12,25 +12,26 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from launcher.backends.backend import Allocation, LaunchRequest, Purpose
 from launcher.backends.connections import Fleet, slow
 from launcher.common import events
+from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, HostsError, JobError, LaunchError, TransportError
 from launcher.common.record import replace
 from launcher.common.report import Report
 from launcher.common.text import plural, plural_roles
 from launcher.config import table
 from launcher.event_loop import EventLoop
-from launcher.job import Placement, RunPaths
+from launcher.job import Placement, Plan, RunPaths
 from launcher.launch.host_hints import HostHints, host_file_hint, name_idle_hosts
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
 from launcher.launch.plan_output import defaults_in_effect, show_plan
-from launcher.launch.programs import check_all_programs_here, check_placed_programs
+from launcher.launch.programs import check_all_programs_here, check_packages, check_placed_programs
 from launcher.launch.recovery import Recovery
 from launcher.launch.reports import (
     publish_report,
@@ -160,6 +161,7 @@ class Session:
                 self.interrupts.names[signal.SIGHUP] = "the end of the program that started launch"
             try:
                 self.find_own_commands()
+                check_packages(self.settings)
                 with ExitStack() as self.allocation_stack:
                     self.allocate()
                     self.place()
@@ -255,6 +257,8 @@ class Session:
             expected = with_output_folder(expected)
         notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
         about_files = [*self.allocation.remarks, *([] if files is None else files.described())]
+        if (report := self.settings[table.REPORT]) is not None:
+            about_files.append(f"--report: a report is written to {report}")
         expected = replace(expected, notes=notes)
         as_json, command = self.settings[table.JSON], self.options.command
         return show_plan(self.allocation.spec, expected, about_files, as_json=as_json, command=command)
@@ -406,6 +410,7 @@ class Session:
             commands_fd=self.settings[table.COMMANDS_FD],
             takes_samples=not self.settings[table.NO_SAMPLES],
             progress=self.settings[table.PROGRESS],
+            save_results=self.save_results,
         )
         # Signals wait, and the orchestrator reads them as requests to stop the job. So a signal after the end
         # of the job, as at scancel (Slurm), does not prevent the report.
@@ -478,6 +483,11 @@ class Session:
             placement, with_folders=self.complete, seconds_until_tasks_ended=seconds, recover=self.recover
         )
 
+    def save_results(self, plan: Plan, tasks: Collection[TaskId]) -> None:
+        """Copy the results of tasks to the URL of ``--output-to``, see `StagedFiles.save`."""
+        assert self.files is not None  # There are output folders.
+        self.files.save(self.paths, plan, tasks)
+
     def complete(self, placement: Placement) -> Placement:
         """Return a placement whose tasks have moved, with their folders and addresses on the new hosts."""
         return self.allocation.with_addresses(self.with_folders(placement))
@@ -527,7 +537,8 @@ class Session:
                 fetched = self.files.collect(self.orchestrator.plan, self.paths)
                 self.are_files_complete = self.are_files_complete and fetched
             if (file := self.settings[table.REPORT]) is not None:
-                written = write_report_for_user(report, file)
+                with self.interrupts.limited():
+                    written = write_report_for_user(report, file, self.loop)
                 self.are_files_complete = self.are_files_complete and written
             for line in self.fleet.leftovers():
                 say(line)

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from launcher.backends.connections import ProgramRunner
+from launcher.backends.connections import ProgramRunner, with_tilde
+from launcher.common.cluster import TaskId
 from launcher.common.errors import LaunchError
 from launcher.common.record import replace
 from launcher.common.text import join_names
 from launcher.config.table import FANOUT, JSON, QUIET
 from launcher.event_loop import EventLoop
 from launcher.files.requests import Item
-from launcher.files.transfer import FileTransfer, OutputFolders, collect, finish, sync
-from launcher.job import OUTPUT_DIR_VARIABLE, Placement, Plan, RunPaths
+from launcher.files.targets import FileTarget, copy_out
+from launcher.files.transfer import Collected, FileTransfer, OutputFolders, collect, finish, sync
+from launcher.job import OUTPUT_DIR_VARIABLE, Placement, Plan, RunPaths, TaskPlan
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.requested_files import RequestedFiles, with_output_dirs, work_folder
 from launcher.messages import say
+from launcher.storage.urls import joined
 
 #: ``--collect`` may take this long, even if ``--timeout`` is shorter.
 _MIN_COLLECT_SECONDS = 60.0
@@ -66,16 +71,27 @@ class StagedFiles:
         self._recovery_transfer: FileTransfer | None = None
         #: Whether the folders are being removed, so that no copy may start.
         self._is_over = False
+        #: Held while results are copied before the next attempt of tasks. Another thread does that.
+        self._saving_lock = threading.Lock()
+        #: The last transfer for that, and whether the job has ended, so that none may start.
+        self._saving_transfer: FileTransfer | None = None
+        self._has_ended = False
         #: The copy of the first folder of ``--sync``, in which the tasks run, by the name of the host.
         self._first_copies: Mapping[str, str] = {}
         #: The folder that contains the tasks' output folders, by the name of the host.
         self._output_folders: Mapping[str, str] = {}
 
-    def _transfer(self, seconds: float = math.inf) -> FileTransfer:
-        """Return a transfer for files of this launch, which may take at most these seconds."""
+    def _transfer(self, seconds: float = math.inf, *, in_loop: bool = True) -> FileTransfer:
+        """Return a transfer for files of this launch.
+
+        Args:
+            seconds: How long it may take.
+            in_loop: Whether it runs the loop, because the caller is the thread of the loop.
+        """
         settings = self._requested.options.settings
         quiet = settings[QUIET] or settings[JSON]  # Whether no progress is shown.
-        return FileTransfer(self._programs, settings[FANOUT], seconds, self._loop, quiet=quiet)
+        loop = self._loop if in_loop else None
+        return FileTransfer(self._programs, settings[FANOUT], seconds, loop, quiet=quiet)
 
     @property
     def _timeout(self) -> float:
@@ -174,28 +190,111 @@ class StagedFiles:
         Returns:
             Whether all files that exist were copied. It is no failure that a task made no file of this name.
         """
-        if plan is None or not (self._requested.collects or self._requested.output_hosts):
+        self._end_saving()
+        if plan is None:
             return True
-        items = [
-            request.item(task.task, task.host, task.workdir or "", paths.root)
-            for request in self._requested.collects
-            for task in plan.tasks
-            if request.concerns(task.task)
-        ]
-        for task in plan.tasks:
+        items, targets = [*self._output_items(plan.tasks, paths)], []
+        for number, request in enumerate(self._requested.collects):
+            for task in (task for task in plan.tasks if request.concerns(task.task)):
+                item = request.item(task.task, task.host, task.workdir or "", paths.root)
+                if request.url:  # Files of the same name may go to different URLs.
+                    item = replace(item, into=f"{paths.collected(task.task)}/url-{number}")
+                    targets.append(FileTarget(item.into, request.url_of(task.task)))
+                items.append(item)
+        is_fetched = self._fetch(items) if items else True
+        try:
+            with self._interrupts.limited("copying the files of the job"):
+                transfer = self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS))
+                is_copied = self._copy_out(transfer, targets, self._output_targets(plan.tasks, paths))
+        except (KeyboardInterrupt, SystemExit):
+            say(f"stopped before all files were copied to URLs; all are still in {with_tilde(paths.root)}")
+            raise
+        if is_copied:
+            for target in targets:
+                shutil.rmtree(target.path, ignore_errors=True)
+                # The folder of the task may contain more, and so may that of all tasks.
+                with suppress(OSError):
+                    os.removedirs(os.path.dirname(target.path))
+        return is_fetched and is_copied
+
+    def _output_items(self, tasks: Sequence[TaskPlan], paths: RunPaths) -> Iterator[Item]:
+        """Yield what is fetched from the output folders of these tasks on other machines."""
+        for task in tasks:
             folder = task.env.get(OUTPUT_DIR_VARIABLE)
             if folder and task.host in self._requested.output_hosts:
-                into = paths.output(task.task)
-                items.append(Item(task.task, host=task.host, base=folder, path=".", into=into))
+                yield Item(task.task, host=task.host, base=folder, path=".", into=paths.output(task.task))
+
+    def _output_targets(self, tasks: Sequence[TaskPlan], paths: RunPaths) -> list[FileTarget]:
+        """Return where ``--output-to`` copies the results of these tasks, which are on this machine."""
+        url = self._requested.options.spec.output_to
+        if not url:
+            return []
+        return [FileTarget(paths.output(task.task), joined(url, task.task.file_stem)) for task in tasks]
+
+    def _copy_out(
+        self, transfer: FileTransfer, collected: Sequence[FileTarget], outputs: Sequence[FileTarget]
+    ) -> bool:
+        """Copy files to URLs, and return whether all were copied. If not, the user is told why."""
+        if not (collected or outputs):
+            return True
+        urls = [request.url for request in self._requested.collects if request.url] if collected else []
+        urls += [self._requested.options.spec.output_to] if outputs else []
+        failures = copy_out(transfer, [*collected, *outputs], urls)
+        for path, why in failures:
+            say(f"not copied: {with_tilde(path)}: {why}" if path else f"not copied: {why}")
+        return not failures
+
+    def save(self, paths: RunPaths, plan: Plan, tasks: Collection[TaskId]) -> None:
+        """Copy the results of tasks to the URL of ``--output-to``, before the tasks start again.
+
+        Another thread than that of the loop calls this. A failure, of which the user is told, changes nothing
+        else: what is still there is copied at the end.
+
+        Args:
+            paths: The files of the run.
+            plan: The plan of the job.
+            tasks: The tasks, of which no process is left.
+        """
+        plans = [task for task in plan.tasks if task.task in tasks]
+        items = [*self._output_items(plans, paths)]
+        with self._saving_lock:
+            try:
+                if items:
+                    self._report_problems("--output-to", collect(self._begin_saving(), items))
+                self._copy_out(self._begin_saving(), [], self._output_targets(plans, paths))
+            except (LaunchError, OSError) as error:
+                say(f"--output-to: {error}")
+
+    def _begin_saving(self) -> FileTransfer:
+        """Return a transfer for `save`, which `_end_saving` cancels."""
+        transfer = self._saving_transfer = self._transfer(self._timeout, in_loop=False)
+        if self._has_ended:
+            transfer.cancel()
+        return transfer
+
+    def _end_saving(self) -> None:
+        """End the copy of `save`, if one goes on: what it copies is copied once more."""
+        self._has_ended = True
+        if self._saving_transfer is not None:
+            self._saving_transfer.cancel()
+        with self._saving_lock:
+            pass
+
+    def _report_problems(self, option: str, results: Mapping[str, Collected]) -> None:
+        """Tell the user what could not be fetched from hosts, or does not exist there."""
+        for result in results.values():
+            for text in (*result.notices, *result.failures):
+                say(f"{option}: {text}")
+
+    def _fetch(self, items: Sequence[Item]) -> bool:
+        """Fetch files from the hosts, and return whether that has failed for none of them."""
         # Until the files are here, which Ctrl-C may prevent, no host may lose its folder.
         self._incomplete_hosts = {item.host for item in items}
         option = "--collect" if self._requested.collects else "--output-dirs"
         try:
             with self._interrupts.limited("collecting the files of the job"):
                 results = collect(self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS)), items)
-            for result in results.values():
-                for text in (*result.notices, *result.failures):
-                    say(f"{option}: {text}")
+            self._report_problems(option, results)
             self._incomplete_hosts = {host for host, result in results.items() if result.failures}
         except (KeyboardInterrupt, SystemExit):
             missing = join_names(sorted(self._incomplete_hosts))
@@ -210,6 +309,7 @@ class StagedFiles:
 
     def remove(self) -> None:
         """Remove the folders of this run from all hosts where everything could be collected."""
+        self._end_saving()
         hosts = [host for host in self._hosts_with_folder if host not in self._incomplete_hosts]
         with self._interrupts.limited():
             self._is_over = True

@@ -23,13 +23,14 @@ from launcher.files.requests import parse_collects, parse_syncs
 from launcher.job import RUN_FOLDER_VARIABLE, JobSpec, Placement, RunPaths
 from launcher.launch.interrupts import Interrupts
 from launcher.launch.options import LaunchOptions
-from launcher.launch.programs import check_all_programs_here
+from launcher.launch.programs import check_all_programs_here, check_packages
 from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
 from launcher.runs.end_command import find_user_command, run_left_commands
 from launcher.runs.folder import discard, with_batch_job
 from launcher.runs.run import BatchJob, Run, new_run_name
+from launcher.storage.urls import is_url
 
 
 def submit(options: LaunchOptions, queue: BatchQueue) -> int:
@@ -50,6 +51,7 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         check_all_programs_here(options)
     end_command = None
     if queue.shares_files:  # Otherwise the launcher, which sees other files, looks for the programs itself.
+        check_packages(options.settings)
         end_command = find_user_command(options.settings, ON_END)
         find_user_command(options.settings, ON_EVENT)
     batch = BatchJob(options.backend.name)
@@ -121,7 +123,7 @@ class _Packer:
         counts = {role.name: role.count for role in options.spec.roles}
         self._collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
         report = settings[REPORT]
-        self._report = os.path.abspath(report) if report else None
+        self._report = os.path.abspath(report) if report and not is_url(report) else None
 
     def parcel(self) -> Parcel:
         """Return what the launcher needs on its machine, and which folders on this machine get results."""
@@ -138,7 +140,7 @@ class _Packer:
                 results.
             backend_options: The options of the backend on that machine.
         """
-        report = None
+        report = self._options.settings[REPORT]
         if self._report:
             folder, name = os.path.split(self._report)
             report = f"{remote_paths[folder]}/{name}"

@@ -2,7 +2,7 @@
 
 import re
 from importlib.util import find_spec
-from typing import Optional
+from typing import Optional, Tuple
 from urllib.parse import unquote, urlsplit
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -21,6 +21,8 @@ _PACKAGES = {
 #: Stores of objects, in which a file appears as a whole when it is complete, and nothing is renamed.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss")
 WEB_SCHEMES = ("http", "https")
+#: What files can be written to.
+WRITABLE = ("hdfs", "viewfs", "webhdfs", "s3", "s3a", "gs", "gcs", "file")
 HIDDEN = "***"
 
 
@@ -33,6 +35,12 @@ def scheme_of(url: str) -> str:
     """Return the scheme of a URL in small letters, such as ``hdfs``. It is empty for a path."""
     found = _URL.match(url)
     return found.group(1).lower() if found else ""
+
+
+def split_target(text: str) -> Tuple[str, str]:
+    """Split ``PATH:URL`` at the first colon that a URL follows. Without one, the second text is empty."""
+    path, *url = re.split(r":(?=[A-Za-z][A-Za-z0-9+.-]*://)", text, maxsplit=1)
+    return path, "".join(url)
 
 
 def local_path(url: str) -> Optional[str]:

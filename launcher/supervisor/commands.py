@@ -86,6 +86,15 @@ class MoveTasks(Record):
     placement: Placement
 
 
+class SaveResults(Record):
+    """The command to copy the results of tasks to a URL, and to call `Machine.handle_saved` then."""
+
+    #: The key of the restart in which they start again.
+    restart: str
+    #: The tasks. Those on lost hosts are not among them.
+    tasks: frozenset[TaskId]
+
+
 class StartAgent(Record):
     """The command to start a new agent on a lost host.
 
@@ -111,6 +120,7 @@ Command: TypeAlias = (
     | CheckNetwork
     | MakePlan
     | MoveTasks
+    | SaveResults
     | StartAgent
     | CloseLink
 )

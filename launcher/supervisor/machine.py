@@ -199,6 +199,16 @@ class Machine:
         _TIMER_HANDLERS[timer.kind](self.state, timer, at)
         return self.state.drain_commands()
 
+    def handle_saved(self, restart: str) -> list[Command]:
+        """Return the commands that follow when the results of tasks were copied, or could not be.
+
+        Args:
+            restart: The key of the restart that waits for it, as `SaveResults` has named it.
+        """
+        if self.phase is not Phase.OVER:
+            restarting.handle_saved(self.state, restart)
+        return self.state.drain_commands()
+
     def handle_plan(self, plan: Plan) -> list[Command]:
         """Return the commands that follow when the plan is made, after all hosts hold ports for their tasks.
 

@@ -170,6 +170,10 @@ class Restart:
         self.lost_at = 0.0
         #: Whether the other hosts are chosen and are to hold ports.
         self.is_placing = False
+        #: The tasks whose results were copied before they start again, or are being copied now.
+        self.saved: set[TaskId] = set()
+        #: Whether they are being copied.
+        self.is_saving = False
         #: Tasks whose failures may have caused this one. It is empty once the output of the failed task has
         #: shown whether they did.
         self.suspects: set[TaskId] = set()

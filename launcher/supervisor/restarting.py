@@ -18,7 +18,7 @@ from launcher.common.report import ExitStatus, Failure, TaskState
 from launcher.job import Placement
 from launcher.scheduler.placement import replace_hosts
 from launcher.supervisor import describe
-from launcher.supervisor.commands import CancelTimer, MoveTasks, SetTimer, Timer, TimerKind
+from launcher.supervisor.commands import CancelTimer, MoveTasks, SaveResults, SetTimer, Timer, TimerKind
 from launcher.supervisor.ending import continue_or_stop, fail_task, stop_tasks
 from launcher.supervisor.records import HostRecord, HostState, Restart, Stage, TaskRecord
 from launcher.supervisor.restart_policy import FIRST_PAUSE_SECONDS, OUTSIDE_SIGNALS, PREEMPTED_EXIT_CODE
@@ -419,6 +419,7 @@ def start_if_due(state: JobState, restart: Restart) -> None:
     """Start the tasks of a restart if its pause is over and the last of them is gone.
 
     - Nothing happens before that. Whatever may have been the last reason to wait calls this function again.
+    - With ``--output-to`` the results of the tasks are copied first, which calls it again, too.
     - After the loss of a host, all hosts must hold ports for their tasks first. When the plan with these
       ports is made, `Machine.handle_plan` resets `moving_restart` and calls this function again. A new
       container in place of a lost one is waited for, too.
@@ -426,6 +427,15 @@ def start_if_due(state: JobState, restart: Restart) -> None:
     """
     are_gone = restart.tasks.isdisjoint(state.tasks.not_gone)
     if not restart.tasks or restart.stage is not Stage.DUE or not are_gone:
+        return
+    unsaved = restart.tasks - restart.saved if state.spec.output_to else set()
+    if unsaved and not restart.is_saving:
+        restart.is_saving = True
+        restart.saved |= unsaved
+        # Nothing is left on a lost host, or nobody can fetch it.
+        reachable = (task for task in unsaved if state.tasks[task].host not in restart.lost_hosts)
+        state.emit(SaveResults(restart.key, frozenset(reachable)))
+    if restart.is_saving:
         return
     if state.moving_restart is not None:  # A restart because of a lost host includes all others.
         hosts_are_made = state.moves_tasks or not state.hosts.has_any(HostState.RETURNING)
@@ -440,6 +450,19 @@ def start_if_due(state: JobState, restart: Restart) -> None:
     state.end_restart(restart)
     state.set_timer(TimerKind.START)  # It limits how long the agents may take to start them.
     state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told which starts are waited for.
+
+
+def handle_saved(state: JobState, key: str) -> None:
+    """Start the tasks of a restart whose results were copied, or could not be.
+
+    Args:
+        state: The state of the job.
+        key: The key of the restart, which may be over already.
+    """
+    restart = state.restarts.get(key)
+    if restart is not None:
+        restart.is_saving = False
+        start_if_due(state, restart)
 
 
 # ---------------------------------------------------------------------- lost hosts

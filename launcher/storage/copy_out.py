@@ -1,0 +1,104 @@
+"""The process that copies files of a launch to URLs, so that the launcher itself never imports fsspec.
+
+`launcher.files.targets` starts it, kills it when the user does not want to wait, and reads what it prints:
+lines of JSON. The last one says what was copied and what was not.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Tuple
+
+from launcher.common.trusted_io import open_regular
+from launcher.storage.store import StorageError, store
+from launcher.storage.urls import joined, shown
+
+#: So many of the files that were not copied are named.
+_MAX_NAMED = 20
+
+
+def main() -> NoReturn:
+    """Copy what stdin names, and exit without waiting for calls that hang."""
+    # What libraries print goes to stderr.
+    output = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    # The store then removes a file that is not complete.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    code = 1
+    try:
+        _copy(json.load(sys.stdin), lambda **fields: print(json.dumps(fields), file=output, flush=True))
+        code = 0
+    except Exception as error:  # noqa: BLE001 - nobody waits for this process to clean up
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None:
+    """Copy files and folders to URLs. A store that cannot be reached is tried for one file only.
+
+    Args:
+        targets: Files and folders of this machine, each with its URL.
+        tell: Tells the launcher how far the copy is. If the launcher is gone, this raises an error.
+    """
+    #: The file that each URL gets.
+    files: Dict[str, str] = {}
+    failures: List[Tuple[str, str]] = []
+    #: A store has no links and no devices.
+    left_out: List[str] = []
+    for top, top_url in targets:
+        for path, url in _files_in(top, top_url, failures):
+            if files.setdefault(url, path) != path:
+                failures.append((path, f"{shown(url)} is the place of {files[url]}, too"))
+    sizes = {path: os.lstat(path).st_size for path in files.values() if os.path.lexists(path)}
+    tell(size=sum(sizes.values()))
+    copied: List[str] = []
+    is_store_lost = False
+    for url, path in files.items():
+        try:
+            if is_store_lost:
+                raise StorageError(url, "not tried, as the store could not be reached")
+            with open_regular(path, links=False) as content:
+                store(content, url, lambda size: tell(moved=size))
+            copied.append(path)
+        except StorageError as error:
+            is_store_lost = not error.is_final or is_store_lost
+            failures.append((path, str(error)))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                left_out.append(path)
+            else:
+                failures.append((path, error.strerror or str(error)))
+        tell(moved=0)
+    tell(
+        copied=len(copied),
+        bytes=sum(sizes[path] for path in copied),
+        failed=len(failures),
+        failures=failures[:_MAX_NAMED],
+        left_out=left_out[:_MAX_NAMED],
+    )
+
+
+def _files_in(top: str, top_url: str, failures: List[Tuple[str, str]]) -> Iterator[Tuple[str, str]]:
+    """Yield what is in a folder and in those below it, or one file, each with its URL.
+
+    Args:
+        top: The folder or the file.
+        top_url: Its URL.
+        failures: Receives the folders that cannot be read, each with the reason.
+    """
+    if os.path.isfile(top):
+        yield top, top_url
+    elif os.path.lexists(top):  # A task that has left nothing may have no folder.
+
+        def note(error: OSError) -> None:
+            """Note that a folder cannot be read."""
+            failures.append((str(error.filename), error.strerror or str(error)))
+
+        for folder, folders, names in os.walk(top, onerror=note):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in sorted((*links, *names)):
+                path = os.path.join(folder, name)
+                yield path, joined(top_url, *os.path.relpath(path, top).split(os.sep))

@@ -99,7 +99,7 @@ class DataFiles(FeedSource):
         total_bytes = sum(sizes.values())
         # Small files are cut into smaller pieces, so that every worker receives some.
         group_bytes = min(GROUP_BYTES, total_bytes // (workers * PIECES_PER_WORKER))
-        range_bytes = min(total_bytes // (workers * _RANGES_PER_WORKER), _MAX_RANGE_BYTES)
+        range_bytes = min(math.ceil(total_bytes / (workers * _RANGES_PER_WORKER)), _MAX_RANGE_BYTES)
         for is_remote, files in groupby(sizes, lambda file: self._is_remote or is_url(file)):
             ranges = (
                 each for file in files for each in self._ranges(file, max(range_bytes, _MIN_RANGE_BYTES))

@@ -437,7 +437,7 @@ class RunPaths(Record):
     #: The file that ``launch stop`` writes before it sends SIGTERM. With ``--now`` it contains
     #: `STOP_NOW_MARK`.
     stop_asked = _RunFile("stop-asked")
-    #: The command of ``--on-end``, until somebody runs it.
+    #: The command of ``--on-end``, until a process runs it.
     on_end = _RunFile("on-end.json")
     #: Leads the browser of this user to the page, as long as that is served.
     page = _RunFile("page.html")

@@ -300,7 +300,8 @@ class LauncherConnection:
         """
         for fd in (reading, writing):
             os.set_blocking(fd, False)
-        # A larger pipe wakes us less often. It may be no pipe, or the size may be above this user's limit.
+        # A larger pipe wakes us less often. If the connection is a socket, or the size is above this user's
+        # limit, this fails.
         with suppress(OSError):
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
         self._reading, self._writing = reading, writing

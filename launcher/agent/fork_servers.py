@@ -426,7 +426,7 @@ class ForkServers:
 
 
 def _source_of(module: Any) -> str:
-    """Return the source text of a module of ours, from its file or from what the launcher has sent."""
+    """Return the source text of a module of launch, from its file or from what the launcher has sent."""
     # On another machine, the loader of `launcher.agent` modules holds their text in memory.
     if "__file__" not in vars(module):
         return str(module.__loader__.get_source(module.__name__))

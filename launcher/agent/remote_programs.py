@@ -140,7 +140,7 @@ class Children:
         child.kill_at = time.monotonic() + timeout_seconds
         self._follow(child)
         # The function needs no input.
-        self._close(child, child.stdin)
+        self._close_stream(child, child.stdin)
 
     def _follow(self, child: _Child) -> None:
         """Watch a child that was started, until it has ended."""
@@ -189,7 +189,7 @@ class Children:
         child = self._commands.pop(message.command, None)
         if child is not None:
             for fd in list(child.open):
-                self._close(child, fd)
+                self._close_stream(child, fd)
             child.kill_at = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
             # It may have been reaped before, when only its output was still open.
             self._end_if_over(child)
@@ -253,7 +253,7 @@ class Children:
             child.credit -= len(data)
             child.on_output(data)
         if not data:
-            self._close(child, fd)
+            self._close_stream(child, fd)
         self._watch(child)
         self._end_if_over(child)
 
@@ -281,11 +281,11 @@ class Children:
         if written:
             self._connection.send(CommandCredit(child.number, written))
         if child.has_input_ended and not child.input and child.stdin in child.open:
-            self._close(child, child.stdin)
+            self._close_stream(child, child.stdin)
         # Whether its stdin is to be watched depends on what is left to write.
         self._watch(child)
 
-    def _close(self, child: _Child, fd: int) -> None:
+    def _close_stream(self, child: _Child, fd: int) -> None:
         """Close our end of a stream of a child, and no longer watch it."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
@@ -319,7 +319,7 @@ class Children:
         has_closed_output = not {child.stdout, child.stderr} & child.open
         if child.status is not None and (is_late or has_closed_output):
             for fd in list(child.open):
-                self._close(child, fd)
+                self._close_stream(child, fd)
             self._children.remove(child)
             child.on_end()
 

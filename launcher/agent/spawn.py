@@ -215,7 +215,7 @@ class Spawner:
         # Stdin is /dev/null. Stdout and stderr are the writing end of the pipe, which the agent closes in any
         # case, because it would otherwise never read the end of the output.
         try:
-            pid, tag = self._spawn(prepared, writing, (self._null, self._inherited, self._inherited))
+            pid, tag = self._start_process(prepared, writing, (self._null, self._inherited, self._inherited))
         except LaunchError:
             os.close(reading)
             raise
@@ -237,7 +237,7 @@ class Spawner:
         Raises:
             LaunchError: No process was started.
         """
-        pid, _ = self._spawn(prepared, stdin, (self._inherited, self._null, self._null))
+        pid, _ = self._start_process(prepared, stdin, (self._inherited, self._null, self._null))
         return pid
 
     def new_tag(self) -> int:
@@ -245,7 +245,7 @@ class Spawner:
         self._count += 1
         return processes.tag(self._agent, self._count)
 
-    def _spawn(self, prepared: Prepared, inherited: int, streams: Sequence[int]) -> Tuple[int, int]:
+    def _start_process(self, prepared: Prepared, inherited: int, streams: Sequence[int]) -> Tuple[int, int]:
         """Start a process in a session of its own, with the limits of a task and a new process tag.
 
         A process inherits its limits and its tag from the agent, which sets them for this moment.

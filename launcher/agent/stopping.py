@@ -138,9 +138,9 @@ class StopProgress:
 
     def __init__(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
         """Start the first step of a stop sequence."""
-        self._begin(steps, now)
+        self._begin_sequence(steps, now)
 
-    def _begin(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
+    def _begin_sequence(self, steps: Sequence[Tuple[int, float]], now: float) -> None:
         """Start the first of these steps. The others follow when `advance` is called in time.
 
         Args:
@@ -169,7 +169,7 @@ class StopProgress:
         if now >= self._until:
             if not self._next_steps:
                 return False
-            self._begin(self._next_steps, now)
+            self._begin_sequence(self._next_steps, now)
         return True
 
     def next_poll(self, now: float) -> float:

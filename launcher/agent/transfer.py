@@ -260,8 +260,8 @@ def _send_file(stream: TransferStream, source: str, path: str) -> bool:
     Raises:
         OSError: The file cannot be opened, or it is no longer a file. Then nothing was sent.
     """
-    # If a pipe has taken the place of the file, opening it without O_NONBLOCK would block until somebody
-    # writes to it.
+    # If a pipe has taken the place of the file, opening it without O_NONBLOCK would block until a
+    # process writes to it.
     with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
         entry = entry_of(path, before, source)

@@ -117,7 +117,7 @@ def watch(
     processes.become_subreaper("launch-watchdog")
     # Only the watchdog keeps the writing end, so that the agent notices when the watchdog exits.
     reading, writing = os.pipe()
-    # The agent needs it to continue this process if somebody has stopped it.
+    # The agent needs it to continue this process if a user has stopped it by SIGSTOP.
     watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
     if pid == 0:

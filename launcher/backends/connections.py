@@ -88,7 +88,7 @@ class AgentLink(Protocol):
         """Queue a command for the agent. It is written as soon as the connection accepts it."""
 
     def run(self, entry: str, arguments: object) -> RemoteProgram:
-        """Run a program of ours as a child of the agent. The arguments are those of `ProgramRunner.run`."""
+        """Run a program of ours as a child of the agent, see `ProgramRunner.run`."""
 
     def wait(self, seconds: float) -> str | None:
         """Wait, after the end of the agent or after `shut_down`, until no process of the agent is left.
@@ -169,7 +169,7 @@ class Connections:
     login_seconds: Mapping[str, float] = {}
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program of ours on a host. The arguments are those of `ProgramRunner.run`."""
+        """Start a program of ours on a host, see `ProgramRunner.run`."""
         raise NotImplementedError
 
     def reconnect(self, host: str) -> None:

@@ -137,7 +137,7 @@ class HostPrograms:
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program of ours on a host: on this machine as a child, elsewhere over a connection.
 
-        The arguments are those of `ProgramRunner.run`.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
 
         Raises:
             TransportError: The host cannot be reached.
@@ -346,7 +346,8 @@ class AgentFleet:
         """Start a program of ours on a host, over the link to its agent if there is one.
 
         Such a program survives a broken connection. Without an open link to an agent that stays, the
-        program gets a connection of its own. The arguments are those of `ProgramRunner.run`.
+        program gets a connection of its own. ``entry`` names a function of ours, as ``module:function``,
+        which is called there with the arguments.
         """
         # If the link could not be made, the error stands in its place.
         error = self._links.get(host)

@@ -347,9 +347,9 @@ class ReconnectingLink:
 
     def _on_readable(self) -> None:
         """Receive, as one step of the state machine. The loop calls this when bytes have arrived."""
-        self._step(self._receive)
+        self._step(self._receive_and_deliver)
 
-    def _receive(self) -> None:
+    def _receive_and_deliver(self) -> None:
         """Receive messages in a few reads, and deliver them.
 
         The number of reads is limited, so that one host that sends much does not keep the loop from the
@@ -434,7 +434,7 @@ class ReconnectingLink:
         """
         self._send_output()
         if not self._is_finding_reason:
-            self._receive()
+            self._receive_and_deliver()
 
     def _send_output(self) -> None:
         """Send what waits, as much as the connection accepts now, and let the loop watch the connection.

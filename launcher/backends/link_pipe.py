@@ -172,8 +172,8 @@ class LinkPrograms:
     def run(self, entry: str, arguments: object) -> RemoteProgram:
         """Run a program of ours as a child of the agent. Any thread may call this.
 
-        The arguments are those of `ProgramRunner.run`. If the link has ended, or ends, the program reports
-        that when it is used.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
+        If the link has ended, or ends, the program reports that when it is used.
         """
         with self._lock:
             self._last_number += 1

@@ -199,7 +199,7 @@ class _Mirror:
         self._has_files = threading.Event()
         self._thread = start_function(self._copy, name="launch-mirror")
         if not self._has_files.wait(_COPY_TIMEOUT_SECONDS) or not self.is_live:
-            # What kubectl or srun said, or the launch there. It has ended, or is ended now.
+            # The copying has failed. The reason is what kubectl or srun, or the launch there, has printed.
             self._process.kill()
             assert self._process.stderr is not None
             said = self._process.stderr.read(_MESSAGE_BYTES).decode("utf-8", "replace")

@@ -415,7 +415,7 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         its last sign of life. None means that nobody knows.
     """
     if state is RunState.RUNNING and run.owner is not None:
-        # Seconds since boot do not jump when somebody sets the clock.
+        # Seconds since boot do not jump when the clock is set.
         since_boot = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     # The file may be damaged, or written by an earlier version.

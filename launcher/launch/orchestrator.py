@@ -116,7 +116,7 @@ class Orchestrator:
         self._machine = Machine(run_info.run_name, state)
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
-        #: Takes the stacks of tasks. None until somebody asks for some.
+        #: Takes the stacks of tasks. None until a command asks for some.
         self._stack_taker: StackTaker | None = None
         job = ControlledJob(
             self._machine, report=self.report, send=send, handle=self._handle, stacks=self._stacks

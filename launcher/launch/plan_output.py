@@ -171,7 +171,7 @@ def _task_lines(task: TaskPlan, max_characters: int) -> Iterator[str]:
 
     def quoted(text: str) -> str:
         """Return a word for a shell, which is cut if it is too long."""
-        return _quoted(shortened(text, max_characters))
+        return _shell_quoted(shortened(text, max_characters))
 
     environment = "" if task.venv is None else f", in the environment {escape_controls(task.venv)}"
     yield f"# {task.task} on {task.host}, {task.address}{environment}"
@@ -185,10 +185,10 @@ def _task_lines(task: TaskPlan, max_characters: int) -> Iterator[str]:
 
 def _folder(path: str) -> str:
     """Return a folder for a shell. It is quoted except for ``~/``, which means the home on the host."""
-    return f"~/{_quoted(path[2:])}" if path.startswith("~/") else _quoted(path)
+    return f"~/{_shell_quoted(path[2:])}" if path.startswith("~/") else _shell_quoted(path)
 
 
-def _quoted(text: str) -> str:
+def _shell_quoted(text: str) -> str:
     """Return a text quoted for a shell. Control characters become escapes, as bash, zsh and ksh read them."""
     if all(char.isprintable() or char in "\n\t" for char in text):
         return shlex.quote(text)

@@ -101,7 +101,7 @@ class SampleWriter:
             OSError: The file cannot be written. The next line may be tried.
         """
         with self._lock:
-            self._write(measurements)
+            self._write_samples(measurements)
 
     def write_last(self, attempts: Mapping[TaskId, int]) -> None:
         """Write how far tasks have come since their last samples, each at the moment when it printed that.
@@ -128,7 +128,7 @@ class SampleWriter:
             sampled = self._tasks[task] = _Sampled(attempt)
         return sampled
 
-    def _write(self, measurements: Iterable[Measurement]) -> None:
+    def _write_samples(self, measurements: Iterable[Measurement]) -> None:
         """Write a line, as `write` does."""
         samples: dict[TaskId, dict[str, Any]] = {}
         at, had_given_up = events.now(), self._progress.has_given_up

@@ -66,10 +66,10 @@ def with_output_folder(placement: Placement) -> Placement:
 
     That is its default folder with ``--output-dirs``. Without that option the placement stays as it is.
     """
-    return replace(placement, tasks=tuple(map(_with_output_folder, placement.tasks)))
+    return replace(placement, tasks=tuple(map(_task_with_output_folder, placement.tasks)))
 
 
-def _with_output_folder(placed: PlacedTask) -> PlacedTask:
+def _task_with_output_folder(placed: PlacedTask) -> PlacedTask:
     """Return the task of TensorBoard with another ``--logdir``, and any other task unchanged."""
     own_folder = dict(placed.env).get(OUTPUT_DIR_VARIABLE)
     if placed.task != TASK or own_folder is None:

@@ -170,7 +170,7 @@ class Files(Renderer):
         if isinstance(event, TaskMoved) and event.state.is_over:
             log = self._paths.log(event.task)
             for path in (log, index_of(log)):
-                self._close(path)  # If the task starts again, it is opened again.
+                self._close_file(path)  # If the task starts again, it is opened again.
         elif isinstance(event, TaskMoved) and event.attempt > self._attempts.get(event.task, 1):
             self._attempts[event.task] = event.attempt  # It has started again, which its log shows.
             newline = b"\n" if event.task in self._in_mid_line else b""
@@ -199,7 +199,7 @@ class Files(Renderer):
             names = [os.path.basename(path) for path in self._broken_paths]
             say(f"not complete in {self._paths.root}: {join_names(names, 10)}")
         for path in list(self._open_fds):
-            self._close(path)
+            self._close_file(path)
         try:
             path = self._paths.earlier if self.run_continues else self._paths.report
             write_json(path, record_as_dict(report))
@@ -242,7 +242,7 @@ class Files(Renderer):
             return
         try:
             if replaces:
-                self._close(path)
+                self._close_file(path)
                 replace_file(path, data.decode(), 0o600)
                 return
             fd = self._open_fds.get(path)
@@ -250,7 +250,7 @@ class Files(Renderer):
                 if len(self._open_fds) >= self._max_open_files:
                     # If many files take turns, to close the oldest one would close each before its turn.
                     last_opened = next(reversed(self._open_fds))
-                    self._close(last_opened)
+                    self._close_file(last_opened)
                 fd = self._open_fds[path] = os.open(path, flags, 0o600)
             written = os.write(fd, data)
             while written < len(data):
@@ -258,11 +258,11 @@ class Files(Renderer):
         except OSError as error:
             self.unwritten = True
             self._broken_paths.append(path)
-            self._close(path)
+            self._close_file(path)
             if len(self._broken_paths) == 1:  # `close` names all of them if there are more.
                 say(f"{path} cannot be written: {error.strerror}; it stays incomplete; job continues")
 
-    def _close(self, path: str) -> None:
+    def _close_file(self, path: str) -> None:
         """Close a file if it is open. It is opened again if more is appended."""
         if path in self._open_fds:
             with contextlib.suppress(OSError):  # NFS may report a full disk only now.

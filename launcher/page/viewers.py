@@ -28,7 +28,7 @@ class Viewers:
     """The present content of the page, and the browsers that show it."""
 
     def __init__(self) -> None:
-        #: Set while somebody looks at the page, or has just asked for it.
+        #: Set while a browser shows the page, or has just asked for it.
         self.wanted = threading.Event()
         #: How often the content was looked at, also when it had not changed.
         self._looks = 0

@@ -88,7 +88,7 @@ def ask(run: Run, request: Mapping[str, Any], seconds: float = _ANSWER_TIMEOUT_S
         LaunchError: The launcher refuses the request, does not answer, or is not a process of this user.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        return _ask(peer, run, request, seconds)
+        return _exchange(peer, run, request, seconds)
 
 
 class EventStream:
@@ -115,7 +115,7 @@ class EventStream:
         #: The start of a line whose end has not arrived yet.
         self._rest = b""
         try:
-            _ask(self._peer, run, {"request": "follow", "output": with_output}, seconds)
+            _exchange(self._peer, run, {"request": "follow", "output": with_output}, seconds)
         except BaseException:
             self._peer.close()
             raise
@@ -152,7 +152,7 @@ class EventStream:
         return [json.loads(line) for line in lines]
 
 
-def _ask(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+def _exchange(peer: socket.socket, run: Run, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
     """Connect a socket to the launcher of a run, send a request, and return the answer.
 
     The answer comes as a file, because it may be larger than a packet.

@@ -85,7 +85,7 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
     # The job stops for another reason, such as a failure, so that its agents had no limit until now.
     if state.phase is Phase.STOPPING and not state.answer_seconds:
         _expect_answers_to_stop(state)
-    # Only somebody who may send the same signal again, to kill the tasks, is told what the job waits for.
+    # Only a person, who may send the same signal again to kill the tasks, is told what the job waits for.
     if state.stop_requests.can_repeat(event.signal) and not state.is_immediate:
         state.tell(describe.stop_continues(state, event))
 

@@ -487,7 +487,7 @@ class Task(_Waits):
             WaitFailed: The agent of the task does not answer within 10 s.
         """
         self._note_attempts()
-        self._signal(signal.SIGKILL, to_all=True)
+        self._send_signal(signal.SIGKILL, to_all=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to the main process of the task.
@@ -500,7 +500,7 @@ class Task(_Waits):
             WaitFailed: The agent of the task does not answer within 10 s.
         """
         self._note_attempts()
-        self._signal(number, to_all=False)
+        self._send_signal(number, to_all=False)
 
     def _note_attempts(self) -> None:
         """Note the attempt of each task of the job before a signal, for `wait_restarted`."""
@@ -627,11 +627,11 @@ class Task(_Waits):
 
             A task that has ended has no processes left, so that all of them are done.
             """
-            return all(map(is_done, self._signal(number, to_all=True))) or None
+            return all(map(is_done, self._send_signal(number, to_all=True))) or None
 
         self._wait_for(all_done, _SUSPEND_TIMEOUT_SECONDS, f"all its processes to {condition}")
 
-    def _signal(self, number: int, to_all: bool) -> str:
+    def _send_signal(self, number: int, to_all: bool) -> str:
         """Let the agent of the task send a signal, and wait for its answer.
 
         Args:

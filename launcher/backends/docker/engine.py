@@ -155,9 +155,9 @@ class Engine:
         argv = ["docker", *arguments]
         if programs is None:
             return SubprocessPipe("this machine", argv, self._environ)
-        return self._start(programs, _BECOME_ENTRY, argv)
+        return self._start_entry(programs, _BECOME_ENTRY, argv)
 
-    def _start(
+    def _start_entry(
         self, programs: ProgramRunner, entry: str, argv: Sequence[str], **more: object
     ) -> RemoteProgram:
         """Start a command on the host, with the variables of the host that select its engine.
@@ -182,7 +182,7 @@ class Engine:
             return self._run_here(argv, seconds)
         # The host kills the command after `seconds`, and reports that. If it does not, this gives up later.
         deadline, output = time.monotonic() + seconds + _REPORT_TIMEOUT_SECONDS, b""
-        with closing(self._start(self._programs, _EXECUTE_ENTRY, argv, seconds=seconds)) as command:
+        with closing(self._start_entry(self._programs, _EXECUTE_ENTRY, argv, seconds=seconds)) as command:
             while (data := command.recv(1 << 16)) != b"":  # None if there is nothing yet.
                 output += data or b""
                 seconds_left = deadline - time.monotonic()

@@ -270,10 +270,10 @@ class ContainerFleet:
         # The network is made in a thread, so that a signal does not interrupt the command that creates it.
         self._network_id = in_thread(partial(engine.make_network, network, self._labels))
         for container in self._containers.values():
-            self._start(container)
+            self._start_container(container)
         _for_all(self._started, lambda host: self._started[host].first.await_agent(), _START_STEP)
 
-    def _start(self, container: Container) -> ContainerConnections:
+    def _start_container(self, container: Container) -> ContainerConnections:
         """Start a container at the engine of its host. Its agent may not run yet when this returns."""
         host, name = container.host, self._container_name(container.host)
         # Containers of this machine share a network of the job. Those of other hosts use that of the host, so
@@ -308,7 +308,7 @@ class ContainerFleet:
             if not self._options.no_mount:
                 folders = [placed.host.workdir for placed in tasks if placed.host.workdir]
                 container = with_folders(container, folders, self._options.read_only)
-            self._start(container).first.await_agent()
+            self._start_container(container).first.await_agent()
             return {placed.task: placed for placed in tasks}
 
         tasks_by_host = _for_all(self._engines, start, _START_STEP, self._loop)
@@ -388,7 +388,7 @@ class ContainerFleet:
         with self._start_lock:
             if self._is_closing:
                 raise TransportError("launch is exiting")
-            started = self._start(self._containers[host])
+            started = self._start_container(self._containers[host])
         started.first.await_agent()
 
     def link_to(self, host: Host) -> AgentLink:

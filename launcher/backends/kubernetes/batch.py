@@ -52,7 +52,7 @@ class KubernetesQueue(BatchQueue):
     ) -> Submission:
         """Make the pod of a launcher, send it files, and start the launcher. If that fails, remove the pod.
 
-        The arguments are those of `BatchQueue.submit`. The words of the command line are not used, because
+        The words, those of the launcher's command line, are not used, because
         the launcher gets its options as a pickled file, made by the parcel. This blocks until the tasks
         start, or the launcher has ended.
 
@@ -133,8 +133,8 @@ class KubernetesQueue(BatchQueue):
           lost. What is left of it is removed.
         - A pod that has ended is over as well.
         - A pod that does not run yet is pending.
-        - In a pod that runs, the launcher runs or has ended. After its end the pod waits for somebody who
-          fetches the files. Then the Job is removed, and the pod with it.
+        - In a pod that runs, the launcher runs or has ended. After its end the pod waits until a
+          command has fetched the files. Then the Job is removed, and the pod with it.
 
         Args:
             kubectl: The kubectl that reaches the pod.
@@ -174,7 +174,7 @@ class KubernetesQueue(BatchQueue):
 
     def command_there(self, run: Run, words: Sequence[str]) -> tuple[list[str], Mapping[str, str] | None]:
         """Return the ``kubectl exec`` of a command in the pod of a run's launcher; see `run_there`."""
-        return _command_there(run, words), None
+        return _exec_command(run, words), None
 
     def run_there(self, run: Run, words: Sequence[str], quiet: bool = False) -> int:
         """Run a command of launch in the pod of a run's launcher, show its output, return its exit code.
@@ -185,7 +185,7 @@ class KubernetesQueue(BatchQueue):
             quiet: Whether to hide the output.
         """
         terminal = not quiet and sys.stdin.isatty() and sys.stdout.isatty()
-        argv = _command_there(run, words, *(["--stdin", "--tty"] if terminal else []))
+        argv = _exec_command(run, words, *(["--stdin", "--tty"] if terminal else []))
         return run_shown(argv, _HIDDEN_LINE, quiet, terminal)
 
     def withdraw(self, run: Run) -> None:
@@ -194,7 +194,7 @@ class KubernetesQueue(BatchQueue):
         _kubectl_of(run.batch).delete("jobs", f"--selector={selector(run.name, LAUNCHER_LABEL)}")
 
 
-def _command_there(run: Run, words: Sequence[str], *options: str) -> list[str]:
+def _exec_command(run: Run, words: Sequence[str], *options: str) -> list[str]:
     """Return the ``kubectl exec``, with options of its own, of a command in the pod of a run's launcher."""
     assert run.batch is not None
     pod_runner = launcher_pod.PodRunner(_kubectl_of(run.batch), run.batch.node)

@@ -183,7 +183,7 @@ class PodRunner:
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program of ours in the pod, by a ``kubectl exec`` of its own.
 
-        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
         """
         argv = self.command("--stdin", words=bootstrap.loader_command(self._python))
         kubectl = KubectlPipe(host, argv)

@@ -138,8 +138,8 @@ class KubernetesAllocation(Allocation):
         self.python = spec.python or DEFAULT_PYTHON
         #: The roles by name, for the manifests of the Jobs.
         self._roles = {role.name: role for role in spec.roles}
-        #: The text by which each Job names this launcher process, for `clean`.
-        #: The label that identifies this process. `launch clean` finds by it whether the launcher has ended.
+        #: The text by which each Job names this process. By it `launch clean` finds out whether the launcher
+        #: has ended.
         self._owner = owner_text(this_process())
         #: The hosts whose Jobs `start` was asked to make.
         self._hosts_by_name: dict[str, Host] = {}
@@ -599,11 +599,11 @@ class _PodConnections(Connections):
     def run(self, host: str, entry: str, arguments: object) -> PodProgram:
         """Start a program in the pod of a host, by a kubectl of its own.
 
-        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
         """
-        return PodProgram(self._pods, host, self._command(host)).begin(bootstrap.program(entry, arguments))
+        return PodProgram(self._pods, host, self._exec_argv(host)).begin(bootstrap.program(entry, arguments))
 
-    def _command(self, host: str) -> list[str]:
+    def _exec_argv(self, host: str) -> list[str]:
         """Return the command line of a kubectl that runs a program of ours in the pod of a host."""
         return self._pods.command(host, *bootstrap.loader_command(self._pods.python))
 
@@ -632,7 +632,7 @@ class _PodConnections(Connections):
         Returns:
             The killing program. Its status is 0 also if it ended with the pod.
         """
-        program = PodProgram(self._pods, host, self._command(host), kills_agent=True)
+        program = PodProgram(self._pods, host, self._exec_argv(host), kills_agent=True)
         return program.begin(bootstrap.program(KILL_ENTRY, {"agent": agent_id}))
 
     def reconnect(self, host: str) -> None:

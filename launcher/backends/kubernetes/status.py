@@ -134,7 +134,7 @@ def gone_status(pod: _Json) -> PodStatus:
     last = pod_status(pod)
     reasons = [_text(condition, "reason") for condition in _conditions(pod, "DisruptionTarget", "True")]
     was_deleted = _get(pod, "metadata", "deletionTimestamp") is not None
-    # A node removes a pod only if somebody has deleted it, and only after its processes have ended. A pod
+    # A node removes a pod only if a user has deleted it, and only after its processes have ended. A pod
     # that was on no node had no processes.
     node_removed_it = was_deleted and not _is_node_silent(pod) and _COLLECTED_REASON not in reasons
     ended = last.ended or not last.node or node_removed_it

@@ -19,31 +19,31 @@ _OUR_CONTAINER_FIELDS = ("name", "image", "command", "args", "stdin", "stdinOnce
 _OUR_VALUES = (("restartPolicy", "Never"), ("name", TASK_CONTAINER))
 
 
-def merged(ours: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our mapping of a pod with the user's template merged into it, at all levels.
+def merged(base: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping of a pod with the user's template merged into it, at all levels.
 
-    Items of the user's lists follow ours, and ``null`` removes a field. An item of ``env`` or ``volumes``
-    replaces ours of the same name, because Kubernetes accepts each name once. The user's container is merged
-    into ours.
+    Items of the user's lists follow those of launch, and ``null`` removes a field. An item of ``env`` or
+    ``volumes`` replaces that of the same name, because Kubernetes accepts each name once. The user's
+    container is merged into that of launch.
 
     Args:
-        ours: A pod, or a part of one, as JSON. It is not changed.
+        base: A pod as launch makes it, or a part of one, as JSON. It is not changed.
         template: The same part of the user's template.
     """
-    result = dict(ours)
+    result = dict(base)
     for field, value in template.items():
-        our_value = result.get(field)
+        present = result.get(field)
         if value is None:
             result.pop(field, None)
-        elif isinstance(our_value, dict) and isinstance(value, dict):
-            result[field] = merged(our_value, value)
-        elif field == "containers" and isinstance(our_value, list):
-            result[field] = [merged(our_value[0], value[0])]  # A template has one container at most.
-        elif isinstance(our_value, list) and isinstance(value, list):
+        elif isinstance(present, dict) and isinstance(value, dict):
+            result[field] = merged(present, value)
+        elif field == "containers" and isinstance(present, list):
+            result[field] = [merged(present[0], value[0])]  # A template has one container at most.
+        elif isinstance(present, list) and isinstance(value, list):
             if field in ("env", "volumes"):
                 names = [item["name"] for item in value if isinstance(item, dict) and "name" in item]
-                our_value = [it for it in our_value if not (isinstance(it, dict) and it.get("name") in names)]
-            result[field] = [*our_value, *value]
+                present = [it for it in present if not (isinstance(it, dict) and it.get("name") in names)]
+            result[field] = [*present, *value]
         else:
             result[field] = value
     return result

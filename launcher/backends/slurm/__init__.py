@@ -138,7 +138,7 @@ class SlurmBackend(Backend[SlurmOptions]):
     ) -> Iterator[Fault | Note]:
         """Yield faults of the options, of Slurm's variables, and of how launch was started, and notes.
 
-        The arguments are those of `Backend.check`. ``options`` is None if Slurm is not asked for.
+        ``options`` is None if Slurm is not asked for, and ``chosen`` is the backend of the launch.
         """
         # The launcher that `launch --detach` has submitted runs in the script of a batch job, too, with the
         # options that the user typed. This variable, which only it gets, tells it from a launch in a user's

@@ -70,8 +70,8 @@ class SlurmQueue(BatchQueue):
     ) -> Submission:
         """Submit a batch job whose script runs launch.
 
-        The arguments are those of `BatchQueue.submit`. The parcel is for clusters whose nodes do not see the
-        files of this machine, so it is not used here.
+        The words are those of its command line. The parcel is for clusters whose nodes do not see the files
+        of this machine, so it is not used here.
 
         Raises:
             TransportError: Slurm refuses the job, or it could never start.

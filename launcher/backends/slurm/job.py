@@ -427,7 +427,7 @@ def _end_in_fields(fields: Mapping[str, str]) -> str:
 
 
 def _parse_seconds(text: str) -> int | None:
-    """Return the seconds of a time of Slurm such as ``1-02:00:00``. None if it is no time (``UNLIMITED``)."""
+    """Return the seconds of a time of Slurm such as ``1-02:00:00``. None for another text: ``UNLIMITED``."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if match is None:
         return None

@@ -194,7 +194,7 @@ class Step(RemoteProgram):
         return HostGoneError(f"{self.host}: {reason or _KILLED_REASON + _KILLED_CAUSE}")
 
     def _slurm_reason(self) -> str:
-        """Return why the step has ended, in Slurm's words: a node failed, or somebody has cancelled it.
+        """Return why the step has ended, in Slurm's words: a node failed, or a user has cancelled it.
 
         Empty if Slurm has said nothing. Lines about task 0 say only how the program exited.
         """
@@ -341,7 +341,7 @@ class Steps(Connections):
                     # wait.
                     step.srun.end_input()
                 else:
-                    _end([step])
+                    _end_all([step])
                     del pythons[0]
                 if self._is_closing or not pythons or (is_lost and not is_first_step):
                     raise
@@ -354,7 +354,7 @@ class Steps(Connections):
     def run(self, host: str, entry: str, arguments: object) -> Step:
         """Start a program of ours on a node that was inspected, in a step of its own.
 
-        The arguments are those of `ProgramRunner.run`: ``entry`` names a function as ``module:function``.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
         """
         return self._start(host, self._pythons[host], entry, arguments)
 
@@ -459,7 +459,7 @@ class Steps(Connections):
         self.dismiss()
         with self._lock:
             self._is_closing, steps = closes, self._steps
-        _end(steps)
+        _end_all(steps)
         self._cancel(steps)  # A step may live on at Slurm if its srun was killed.
 
 
@@ -492,7 +492,7 @@ def _cancel_by_name(names: Collection[str]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _end(steps: Sequence[Step]) -> None:
+def _end_all(steps: Sequence[Step]) -> None:
     """End steps: let them exit by themselves, then send SIGTERM, then SIGKILL. This blocks for seconds."""
     now = time.monotonic()
     for step in steps:

@@ -122,7 +122,7 @@ class ClosingSocket:
             try:
                 self._received = memoryview(self._read())
             except (OSError, SSHException, EOFError) as error:
-                # paramiko calls again after a timeout of ours. One of the kernel (ETIMEDOUT) is an end.
+                # paramiko calls again after the timeout of `_read`. One of the kernel (ETIMEDOUT) is an end.
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise
                 self.ended = True

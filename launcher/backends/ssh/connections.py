@@ -317,7 +317,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
         """Start a program of ours on a host, in a channel of the connection to the host.
 
-        The arguments are those of `ProgramRunner.run`.
+        ``entry`` names a function of ours, as ``module:function``, which is called there with the arguments.
 
         Raises:
             TransportError: There is no connection to the host, or the program cannot be started.

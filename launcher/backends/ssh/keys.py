@@ -112,7 +112,7 @@ class KnownHosts:
             with self._lock, open(fd, "rb+", 0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 text = read_at_most(file, _MAX_KNOWN_HOSTS_BYTES)
-                lines = [line for line in _parse_lines(path, text) if _matches(line, name)]
+                lines = [line for line in _parse_lines(path, text) if _is_about(line, name)]
                 if _is_known(lines, key, options):
                     return
                 name_field = HostKeys.hash_host(name) if options.hash_known_hosts else name
@@ -136,7 +136,7 @@ class KnownHosts:
                         text = read_regular(path, _MAX_KNOWN_HOSTS_BYTES)
                         self._files[path] = list(_parse_lines(path, text))
                 lines += self._files[path]
-        return [line for line in lines if _matches(line, name)]
+        return [line for line in lines if _is_about(line, name)]
 
 
 def _is_known(lines: Sequence[KnownHostLine], key: PKey, options: HostOptions) -> bool:
@@ -204,7 +204,7 @@ def _parse_lines(path: str, text: bytes) -> Iterator[KnownHostLine]:
             yield KnownHostLine(path, number=number, revoked=revoked, names=patterns, kind=kind, key=key)
 
 
-def _matches(line: KnownHostLine, name: str) -> bool:
+def _is_about(line: KnownHostLine, name: str) -> bool:
     """Return whether a line is about a host. A negated pattern excludes the host.
 
     Args:

@@ -26,9 +26,9 @@ from launcher import (
     TFRecordFiles,
     partitions,
 )
-from tests.seeing import ROOT
+from tests.seeing import ROOT, soon
 from tests.storage.servers import Servers
-from tests.storage.stores import Bucket
+from tests.storage.stores import Bucket, Hdfs
 
 FED: dict[str, Any] = {"input_mode": InputMode.FEED, "quiet": True}
 pytestmark = pytest.mark.timeout(180)
@@ -165,37 +165,54 @@ def infer(args: Any, ctx: Any) -> None:
         feed.batch_results([row * args["times"] for row in rows])
 
 
+ROWS = [str(number % 10) for number in range(80)]
+WHOLE = ["part-00000.txt", "part-00001.txt"]
+
+
 @pytest.mark.promise("`inference(output=)` stores each partition as one whole file, also after a restart")
-@pytest.mark.parametrize("ends", ["killed", "in the store", "terminates"])
+@pytest.mark.parametrize("ends", ["killed", "terminates"])
 def test_a_worker_that_does_not_finish(tmp_path: Path, ends: str):
     """The partition is done again: its file is whole and there once, and nothing else."""
     (notes := tmp_path / "notes").mkdir()
-    target, times = tmp_path / "out", 1_000_000 if ends == "in the store" else 1
-    over = threading.Event()
+    target = tmp_path / "out"
+    args = {"folder": str(notes), "ends": ends, "times": 1}
+    with TFCluster.run(infer, args, 2, restarts=1, restart="task", grace=1, **FED) as cluster:
+        names = cluster.inference(partitions([ROWS[:40], ROWS[40:]]), output=target)
+    assert lines(names) == ROWS
+    assert sorted(os.listdir(target)) == WHOLE
+    assert (notes / "0-2").exists() == (ends == "killed")
+
+
+@pytest.mark.promise("`inference(output=)` stores each partition as one whole file, also after a restart")
+@pytest.mark.parametrize("restarts", [1, 0])
+def test_a_worker_that_is_killed_while_it_writes(tmp_path: Path, restarts: int):
+    """Nothing half of it stays, whether it starts again or the call fails."""
+    (notes := tmp_path / "notes").mkdir()
+    target, over = tmp_path / "out", threading.Event()
 
     def kill_in_store() -> None:
         """Kill worker/0 when its temporary file is there, for which it takes a while."""
         while not over.wait(0.001):
-            pid = Path(notes, "0-1")
-            if pid.exists() and any(target.glob(".part-*")):
-                os.kill(int(pid.read_text()), signal.SIGKILL)
+            if any(target.glob(".part-*")):
+                os.kill(int((notes / "0-1").read_text()), signal.SIGKILL)
                 return
 
-    args = {"folder": str(notes), "ends": ends, "times": times}
-    rows = [str(number % 10) for number in range(80)]
+    args = {"folder": str(notes), "ends": "in the store", "times": 1_000_000}
+    options = {"restarts": restarts, "restart": "task" if restarts else None, **FED}
     killer = threading.Thread(target=kill_in_store)
-    # A single worker, which is the one that writes.
-    workers = 1 if ends == "in the store" else 2
-    with TFCluster.run(infer, args, workers, restarts=1, restart="task", grace=1, **FED) as cluster:
-        if ends == "in the store":
-            killer.start()
-        try:
-            names = cluster.inference(partitions([rows[:40], rows[40:]]), output=target)
-        finally:
-            over.set()
-    assert lines(names) == [row * times for row in rows]
-    assert sorted(os.listdir(target)) == ["part-00000.txt", "part-00001.txt"]
-    assert Path(notes, "0-2").exists() == (ends != "terminates")
+    killer.start()
+    try:
+        with TFCluster.run(infer, args, 1, **options) as cluster:
+            names = cluster.inference(partitions([ROWS[:40], ROWS[40:]]), output=target)
+    except TaskFailed as error:
+        assert not restarts, error
+        assert os.listdir(target) == []
+    else:
+        assert lines(names) == [row * 1_000_000 for row in ROWS] and restarts
+        assert sorted(os.listdir(target)) == WHOLE and (notes / "0-2").exists()
+    finally:
+        over.set()
+        killer.join()
 
 
 def test_results_after_others_that_nobody_took(tmp_path: Path):
@@ -267,3 +284,30 @@ def test_from_a_local_file_to_a_store(bucket: Bucket, tmp_path: Path):
     assert names == bucket.names() and names[0] == "out/results/part-00000.txt" and len(names) > 2
     assert [row for name in names for row in bucket.read(name).decode().splitlines()] == rows
     assert "out/results' is not empty" in refused
+
+
+KILLED = """
+import sys
+from launcher import InputMode, TFCluster, partitions
+from tests.api.test_inference_files import ROWS, infer
+
+def main(folder, output):
+    args = {"folder": folder, "ends": "in the store", "times": 1_000_000}
+    fed = {"input_mode": InputMode.FEED, "quiet": True, "restarts": 1, "restart": "task", "grace": 1}
+    with TFCluster.run(infer, args, 1, **fed) as cluster:
+        print(*cluster.inference(partitions([ROWS[:40], ROWS[40:]]), output=output), sep="\\n")
+main(*sys.argv[1:])
+"""
+
+
+def test_a_worker_that_is_killed_while_it_writes_to_hdfs(hdfs: Hdfs, tmp_path: Path):
+    argv = [sys.executable, "-c", KILLED, str(tmp_path), hdfs.of("out")]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
+        soon(lambda: any(name.startswith("out/.part-0") for name in hdfs.names()), 60)
+        os.kill(int((tmp_path / "0-1").read_text()), signal.SIGKILL)
+        out, _ = program.communicate(timeout=120)
+    names = [f"out/{name}" for name in WHOLE]
+    assert [*map(hdfs.of, names)] == out.split() and hdfs.names() == names
+    assert (tmp_path / "0-2").exists()
+    found = "".join(hdfs.read(name).decode() for name in names).splitlines()
+    assert found == [row * 1_000_000 for row in ROWS]

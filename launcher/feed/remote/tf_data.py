@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Iterator, Mapping, Sequence, Union
 
 from launcher.common import arguments
@@ -23,11 +23,10 @@ from launcher.storage.store import find_files
 
 #: The names or patterns of files, one or several.
 Names = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
-# Records travel from Python to TensorFlow in batches, because each transfer has a cost of its own.
-_BATCH_RECORDS = 1024
-_BATCH_BYTES = 1 << 20
-#: How many of these batches are read ahead.
-_BATCHES_AHEAD = 2
+#: How many bytes of lines are read at a time.
+_BLOCK_BYTES = 1 << 18
+#: How many batches of records are read ahead. Each contains some hundred kB, or one long record.
+_BATCHES_AHEAD = 4
 
 
 class Share(Record):
@@ -132,21 +131,16 @@ def _batches(files: Sequence[str], share: Share, *, lines: bool) -> Iterator[lis
         StorageError: A file cannot be read.
         BrokenFileError: A file is damaged.
     """
-    records = chain.from_iterable(_lines(file) if lines else RecordReader(path=file)() for file in files)
-    batch: list[bytes] = []
-    size = 0
-    for record in islice(records, share.number, None, share.tasks):
-        batch.append(record)
-        size += len(record)
-        if size >= _BATCH_BYTES or len(batch) == _BATCH_RECORDS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    skipped = share.number
+    for file in files:
+        for block in _lines(file) if lines else RecordReader(path=file)().blocks:
+            yield block[skipped :: share.tasks]
+            # The share goes on in the next block after as many records.
+            skipped = (skipped - len(block)) % share.tasks
 
 
-def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file, without their ends."""
+def _lines(path: str) -> Iterator[list[bytes]]:
+    """Yield some lines of a file at a time, without their ends."""
     with opened(path) as file:
-        for line in file:
-            yield line.rstrip(b"\r\n")
+        while lines := file.readlines(_BLOCK_BYTES):
+            yield [line.rstrip(b"\r\n") for line in lines]

@@ -116,7 +116,7 @@ def find_files(name: str) -> List[StoredFile]:
             strict = {} if store.async_impl else {"on_error": "raise"}
             found = store.glob(path, detail=True, **strict)
         else:
-            found = {path: store.info(path)}
+            found = {path: _info(store, path, name)}
         files = []
         for file, about in sorted(found.items()):
             base = file.rstrip("/").rpartition("/")[2]
@@ -127,6 +127,7 @@ def find_files(name: str) -> List[StoredFile]:
             size = about.get("size")
             files.append(StoredFile(_url_of(name, file), -1 if size is None else int(size)))
         if not files:
+            _check_bucket(store, path, name)
             raise StorageError(name, "no file has such a name")
         return files
 
@@ -145,10 +146,16 @@ def is_empty(url: str) -> bool:
         store, path = _store(url)
         store.invalidate_cache()
         found: List[Dict[str, Any]] = []
-        with suppress(FileNotFoundError):
+        try:
             found = store.ls(path, detail=True)
-        # Some stores list the folder itself, as a folder or as a file whose name ends with a slash.
-        folders = [file for file in found if file["type"] == "directory" or file["name"].endswith("/")]
+        except FileNotFoundError:
+            _check_bucket(store, path, url)
+        # Some stores list the folder itself, as a folder or as an empty file whose name ends with a slash.
+        folders = [
+            file
+            for file in found
+            if file["type"] == "directory" or (file["name"].endswith("/") and not file["size"])
+        ]
         return [file["name"].strip("/") for file in folders] == [path.strip("/")] * len(found)
 
     return _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
@@ -170,9 +177,30 @@ def check_url(url: str) -> None:
         except FileNotFoundError:
             if urls.scheme_of(url) in urls.WEB_SCHEMES:
                 raise
-            store.info("/" if path.startswith("/") else path.partition("/")[0])
+            _check_bucket(store, path, url)
+            if path.startswith("/"):
+                store.info("/")
 
     _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+def _info(store: Any, path: str, url: str) -> Any:
+    """Return what a store knows about a file."""
+    try:
+        return store.info(path)
+    except FileNotFoundError:
+        _check_bucket(store, path, url)
+        raise
+
+
+def _check_bucket(store: Any, path: str, url: str) -> None:
+    """Check that there is the bucket of a file that is missing, as far as its store has buckets."""
+    bucket = path.partition("/")[0]
+    if urls.scheme_of(url) in urls.OBJECT_STORES:
+        try:
+            store.info(bucket)
+        except FileNotFoundError:
+            raise StorageError(url, f"there is no bucket {bucket!r}") from None
 
 
 # ---------------------------------------------------------------------- reading
@@ -455,6 +483,8 @@ def _store(url: str) -> Tuple[Any, str]:
     import fsspec  # noqa: PLC0415 - slow, and only where a URL is used
 
     scheme = urls.scheme_of(url)
+    if scheme in urls.OBJECT_STORES and not urlsplit(url).netloc:
+        raise StorageError(url, "names no bucket")
     key = (os.getpid(), scheme, urlsplit(url).netloc)
     files = _STORES.get(key)
     if files is None:
@@ -565,8 +595,12 @@ def _failure(url: str, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
     # fsspec calls whatever goes wrong with a web server a missing file.
-    cause, is_web = error.__cause__, urls.scheme_of(url) in ("http", "https")
-    if is_web and isinstance(error, FileNotFoundError) and getattr(cause, "status", 0) != _NOT_FOUND:
+    cause, scheme = error.__cause__, urls.scheme_of(url)
+    if (
+        scheme in ("http", "https")
+        and isinstance(error, FileNotFoundError)
+        and getattr(cause, "status", 0) != _NOT_FOUND
+    ):
         error = cause if isinstance(cause, Exception) else error
     is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
     text = _first_line(error)
@@ -574,7 +608,10 @@ def _failure(url: str, error: Exception) -> StorageError:
     is_denied = isinstance(error, PermissionError) or "AccessControlException" in text
     is_denied = is_denied or getattr(error, "status", 0) in _DENIED
     if isinstance(error, FileNotFoundError):
-        text = "there is no such file" if "is not a file" not in text.lower() else "is a folder"
+        missing = (
+            "there is no such file or bucket" if scheme in urls.OBJECT_STORES else "there is no such file"
+        )
+        text = missing if "is not a file" not in text.lower() else "is a folder"
     return StorageError(
         url, f"permission denied: {text}" if is_denied else text, is_final=is_final or is_denied
     )
@@ -582,7 +619,15 @@ def _failure(url: str, error: Exception) -> StorageError:
 
 def _first_line(error: Exception) -> str:
     """Return the first line of an error: the others are the stack of a Java program."""
+    root: BaseException = error
+    while inner := root.__cause__ or root.__context__:
+        root = inner
+    # The texts of libraries about a connection are long, and contain many details.
+    if isinstance(root, ConnectionError) and root is not error and root.errno:
+        return os.strerror(root.errno)
     lines = str(error).strip().splitlines()
     if lines and lines[0] in _UNCLEAR:
         return _UNCLEAR[lines[0]]
-    return lines[0].strip()[:_MAX_TEXT] if lines else type(error).__name__
+    # Those of botocore may begin with a line such as "Parameter validation failed:".
+    text = " ".join(lines[:2] if lines and lines[0].endswith("failed:") else lines[:1])
+    return text.strip()[:_MAX_TEXT] or type(error).__name__

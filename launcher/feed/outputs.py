@@ -86,7 +86,7 @@ def output_folder(caller: str, output: str) -> Iterator[OutputFolder]:
     """
     url = output if urls.is_url(output) else Path(output).expanduser().absolute().as_uri()
     shown = urls.shown(output)
-    is_web = urls.scheme_of(url) in ("http", "https")
+    is_web = urls.scheme_of(url) in urls.WEB_SCHEMES
     if problem := urls.missing_package(url) or ("files cannot be written to a web server" if is_web else ""):
         raise InputError([Fault(caller, f"output={shown!r}", problem)])
     if not is_empty(url):

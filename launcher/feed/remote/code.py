@@ -47,7 +47,10 @@ def dumps(
         Exception: Whatever an object of the program raises when it is pickled.
     """
     with io.BytesIO() as file:
-        _SourcePickler(file, protocol, keep, sources).dump(value)
+        pickler = _SourcePickler(file, protocol, keep, sources)
+        pickler.dump(value)
+        # It refers to itself, so what it remembers would need memory until the next garbage collection.
+        pickler.clear_memo()
         return file.getvalue()
 
 

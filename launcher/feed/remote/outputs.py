@@ -18,7 +18,8 @@ from launcher.common.arguments import shown
 from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.feed.remote.codec import RowBlocks, decode, imported
 from launcher.feed.remote.readers import as_record, crc32c_function
-from launcher.storage.store import store
+from launcher.storage.store import StorageError, store
+from launcher.storage.urls import local_path, missing_package
 
 # The results of a partition are kept in memory up to this size, and then in a file without a name.
 _SPOOL_BYTES = 8 << 20
@@ -66,7 +67,15 @@ class OutputFile:
     """
 
     def __init__(self, partition: OutputPartition, first: int) -> None:
-        """Begin a file without results, of which nothing exists outside this process."""
+        """Begin a file without results, of which nothing exists outside this process.
+
+        Raises:
+            StorageError: A package is missing, without which it could not be stored.
+        """
+        target = partition.target
+        # A local file needs no package. Without one, the results would be computed in vain.
+        if local_path(target) is None and (missing := missing_package(target)):
+            raise StorageError(target, missing)
         self.first = first
         #: The number of rows, or None while not all are read.
         self.rows: int | None = None

@@ -89,7 +89,7 @@ class Driver:
     _error: LaunchError | None = field(default=None, init=False)
     #: This process's ends of two pipes. The first carries commands. The launcher stops when the second is
     #: closed.
-    _ours: list[int] = field(default_factory=list, init=False)
+    _our_ends: list[int] = field(default_factory=list, init=False)
     #: The threads that show the output of the launcher.
     _pumps: list[threading.Thread] = field(default_factory=list, init=False)
 
@@ -125,9 +125,9 @@ class Driver:
             # There is no file of code that is typed. `launch ps` shows which program has started the run.
             script = "".join(sys.argv[:1])
             options += ["--driver", script if os.path.isfile(script) else "python"]
-            self._ours = [commands_in, lifeline_in]
-            # From now on a fork of this process closes its copies of `_ours`. Otherwise the launcher would
-            # not notice the end of this process while the fork runs.
+            self._our_ends = [commands_in, lifeline_in]
+            # From now on a fork of this process closes its copies of `_our_ends`. Otherwise the launcher
+            # would not notice the end of this process while the fork runs.
             _drivers.add(self)
             try:
                 self.process = subprocess.Popen(
@@ -166,7 +166,7 @@ class Driver:
         # The first of this process's ends is that of the pipe for commands. The pipe is broken when the
         # launcher has exited, and then removed from the list.
         with suppress(OSError, IndexError):
-            os.write(self._ours[0], json.dumps(fields).encode() + b"\n")
+            os.write(self._our_ends[0], json.dumps(fields).encode() + b"\n")
 
     # ------------------------------------------------------------------ stopping
 
@@ -322,8 +322,8 @@ class Driver:
     def _release(self) -> None:
         """Close this process's ends of the pipes, so that a launcher that still runs stops."""
         _drivers.discard(self)
-        while self._ours:
-            os.close(self._ours.pop())
+        while self._our_ends:
+            os.close(self._our_ends.pop())
 
 
 def _pipe(of_reader: ExitStack, of_writer: ExitStack) -> tuple[int, int]:

@@ -183,7 +183,10 @@ class _Screen:
     # ------------------------------------------------------------------ keys
 
     def _press(self, key: str, view: RunView) -> bool:
-        """Handle a key, and return whether the user leaves the view."""
+        """Handle a key, and return whether the user leaves the view.
+
+        ``q`` leaves it, ``s`` sorts by the next column, and the keys of `_QUESTIONS` ask something.
+        """
         self._status = ""
         if self._asked:
             self._type(key, view)
@@ -199,7 +202,11 @@ class _Screen:
         return False
 
     def _type(self, key: str, view: RunView) -> None:
-        """Add a key to the answer of the user, or end it."""
+        """Add a key to the answer of the user. Enter ends the answer, and Escape drops it.
+
+        What was asked is the key that was pressed before: ``/`` filters tasks, ``p`` prints their stacks,
+        ``k`` stops the run, and ``l`` shows a log.
+        """
         if key == _ESCAPE:
             self._asked = ""
         elif key in "\x7f\b":
@@ -302,7 +309,8 @@ class _Screen:
         left_out = max(0, len(rows) + len(folded) - most)
         rows = rows[: max(0, most - len(folded))]
         cells = [*map(_cells, rows), *map(_folded_cells, folded)]
-        # The columns before the last line of a task, which gets the rest of the width.
+        # The columns before the last line of a task, which gets the remaining width. While that is too
+        # little, the least important column is left out.
         headers = [*_HEADERS]
         for expendable in (*_EXPENDABLE, ""):
             lines = table_lines(headers, [[row.get(header, "") for header in headers] for row in cells])

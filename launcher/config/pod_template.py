@@ -249,7 +249,7 @@ class _ContainerReader:
         return {"command": replace(node, value=[ConfigNode(word, node.line) for word in words])}
 
     def _limits(self, container: MappingValues) -> tuple[dict[str, ConfigNode], dict[str, ConfigNode]]:
-        """Return what launch uses of the ``resources`` of a container, and the rest.
+        """Return what launch uses of the ``resources`` of a container, and what it leaves to Kubernetes.
 
         Limits of CPUs and memory are used only if the tasks run in containers.
 

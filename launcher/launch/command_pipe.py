@@ -67,7 +67,7 @@ class CommandPipe:
             self.close()
 
     def _execute(self, line: bytes) -> None:
-        """Execute the command in a line, or tell the user why it is none."""
+        """Execute the command in a line, or tell the user what is wrong with the line."""
         try:
             task, number, to_all = self._reader.read(events.SignalTask, json.loads(line))
         except (ProtocolError, ValueError, RecursionError) as error:

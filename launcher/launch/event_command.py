@@ -76,7 +76,10 @@ class EventCommandRunner(Renderer):
         self._untold[kind] = (text, others + 1)
 
     def tick(self, now: float) -> float | None:
-        """Start the calls that are due."""
+        """Start the calls that are due: one for each kind of event, which tells of its last event.
+
+        After a call, the next one for this kind waits, so that many events do not start many processes.
+        """
         for kind in [kind for kind in self._untold if now >= self._due_at.get(kind, now)]:
             self._due_at[kind] = now + _PAUSE_SECONDS
             told = self._untold.pop(kind)

@@ -70,7 +70,8 @@ class HostConnection:
         self.kill_is_over = False
         #: What `AgentLink.kill` returned.
         self.kill_result: str | None = None
-        #: How many seconds the host's clock is behind ours, by the event that was quickest so far.
+        #: How many seconds the host's clock is behind that of this machine, by the event that was quickest so
+        #: far.
         self._clock_behind = float("inf")
 
     def with_our_time(self, event: events.AgentEvent) -> events.AgentEvent:

@@ -282,10 +282,10 @@ class Orchestrator:
         taker, deadline = self._stacks(), time.monotonic() + _STACKS_SECONDS
         taker.take(self._machine.pids(tasks))
 
-        def look() -> None:
+        def show_stacks() -> None:
             """Wait a little longer, or show what is known, and let the supervisor handle the timer."""
             if taker.taking.intersection(tasks) and time.monotonic() < deadline:
-                self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_POLL_SECONDS, look)
+                self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_POLL_SECONDS, show_stacks)
                 return
             self._timers.pop(timer, None)
             taker.give_up()
@@ -294,7 +294,7 @@ class Orchestrator:
                 self._show(events.Tell(line))
             self._execute(self._machine.time_up(timer, events.now(), text))
 
-        look()
+        show_stacks()
 
     def _note_delayed_output(self) -> None:
         """Tell the supervisor that output may be late, so that no task counts as silent because of that."""

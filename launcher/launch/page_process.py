@@ -64,6 +64,7 @@ class PageProcess:
         os.set_blocking(self._pipe.fileno(), False)
         loop.watch(self._pipe.fileno(), self._read)
         if is_detached:
+            # The address must be shown before `launch --detach` returns to the user's shell.
             ready = select.poll()
             ready.register(self._pipe, select.POLLIN)
             ready.poll(1000 * _ADDRESS_SECONDS)
@@ -100,5 +101,7 @@ class PageProcess:
         for line in clean_lines(b"\n".join(lines), is_cut=False):
             self._show(line.removeprefix("launch: "))
         self._shown_bytes += len(data or b"")
+        # It prints an address and a few messages. A page that prints without end must not hide those of the
+        # job.
         if self._shown_bytes > _MAX_SHOWN_BYTES:
             self._loop.watch(self._pipe.fileno())

@@ -129,7 +129,7 @@ class SampleWriter:
         return sampled
 
     def _write_samples(self, measurements: Iterable[Measurement]) -> None:
-        """Write a line, as `write` does."""
+        """Write a line with the samples of all tasks that were measured. The caller holds the lock."""
         samples: dict[TaskId, dict[str, Any]] = {}
         at, had_given_up = events.now(), self._progress.has_given_up
         #: The tasks whose steps have changed, each with its attempt.
@@ -219,7 +219,7 @@ class SampleWriter:
         finally:
             os.close(fd)
         kept: list[bytes] = []
-        # A file that is still larger was not written by us.
+        # A file that is still larger was not written by launch, so nothing of it is kept.
         with suppress(OSError), open_regular(self._paths.samples, links=False) as file:
             kept = thinned(read_at_most(file, self._max_bytes).splitlines(), self._max_bytes)
         replace_file(self._paths.samples, b"\n".join([*kept, line]).decode("utf-8", "replace"), 0o600)

@@ -146,8 +146,8 @@ class Files(Renderer):
         """
         self._paths = paths = run_info.paths
         self.event_buffer.max_bytes += _RECENT_BYTES_PER_TASK * len(run_info.placement.tasks)
-        # Links to agents and the files of others need descriptors, too.
-        # They get what is spared, or three quarters of a small limit.
+        # Links to agents and other files of this process need descriptors, too: `_SPARE_DESCRIPTORS` of them,
+        # or three quarters of what is free if that is little.
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
         self._max_open_files = min(_MAX_OPEN_FILES, max(1, free // 4, free - _SPARE_DESCRIPTORS))
         with contextlib.suppress(OSError):  # If it fails, so does the creation of the first file.

@@ -172,8 +172,8 @@ def _exit_text(task: TaskReport) -> str:
     if signal is None:
         return "-"
     # A task that launch has stopped has this state, or another state for one of these reasons.
-    was_ours = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
-    return signal_name(signal) if was_ours else f"{signal_name(signal)} ({signal})"
+    is_by_launch = task.state is TaskState.STOPPED or task.reason in (Reason.STOPPED, Reason.STALLED)
+    return signal_name(signal) if is_by_launch else f"{signal_name(signal)} ({signal})"
 
 
 def _remark(task: TaskReport, report: Report) -> str:

@@ -84,6 +84,8 @@ def _rule_for(line: bytes) -> _Rule | None:
         return None
     is_error, file, text = message["letter"] == b"E", message["file"], message["text"]
     if rule := _first_match(text):
+        # Of messages with the letter E only those of `probe` are harmless: TensorFlow has looked for CUDA in
+        # vain.
         return rule if rule.probe or not is_error else None
     table = _notice_table()
     is_left_out = not is_error and file in table.source_files and not table.word_that_matters.search(text)

@@ -246,7 +246,7 @@ class _OutputQueue:
         self.fd = self._original_fd = fd
         #: Whether writing may block, so that each write must be small and be preceded by a poll.
         self._may_block = False
-        #: The capacity of the pipe, in bytes. 0 if it is no pipe.
+        #: The capacity of the pipe, in bytes. 0 if the descriptor is not a pipe.
         self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode

@@ -106,8 +106,9 @@ class Access:
     def _answer_token(self, path: str, token: str) -> Response:
         """Move a token from the address into a cookie: lead to the folder of the page, and there to the page.
 
-        A browser that follows a redirect of another page would not send such a cookie. So these are pages of
-        their own. A cookie without a path is for the folder, also if a proxy puts others before it.
+        A browser that follows a redirect of another page would not send such a cookie (``samesite``). So
+        these are pages of their own. A cookie without a path is for the folder, also if a proxy puts others
+        before it.
         """
         if self._right_of(token) is None:
             return _refusal(_FORBIDDEN)

@@ -82,6 +82,7 @@ def _chart(graph: Graph, axis: TimeAxis, classes: Mapping[str, str]) -> Chart:
     if high == low:
         high += abs(high) or 1.0
     span = high - low
+    # Where the task was not measured for longer than this, its line has a gap.
     longest = max(_MIN_GAP_SECONDS, _GAP_MOMENTS * (graph.at[-1] - graph.at[0]) / len(graph.at))
     lines = []
     for name in (name for name in classes if name in graph.lines):

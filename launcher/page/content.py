@@ -151,7 +151,8 @@ def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, A
     """Return what is known of a row, by key."""
     fields = {key: getattr(row, key, None) for key, _, _ in (*_COLUMNS, ("total", "", ""))}
     fields["state"] = row.state_text
-    # It is a moment, so that the row changes only if its task does something.
+    # It is a moment and no duration, so that a row, which is sent at each change, stays the same while its
+    # task is silent.
     fields["printed_at"] = None if row.silent is None else round(seen_at - row.silent, 1)
     return {key: value for key, value in (fields | more).items() if value not in (None, "")}
 

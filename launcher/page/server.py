@@ -85,7 +85,7 @@ def follow(app: PageApp, watcher: RunWatcher, *, until_end: bool) -> None:
     """
     viewers = app.viewers
     while True:
-        # Somebody who comes after a pause waits for the look.
+        # A browser that opens the page after a pause gets what this finds now.
         view = watcher.look(_LOOK_SECONDS if viewers.count else 0.0)
         app.show(view)
         if view.has_ended and until_end:

@@ -108,8 +108,9 @@ def replace_hosts(
 ) -> Placement | None:
     """Return a placement in which the tasks of lost hosts have other hosts.
 
-    These are spares, then other standby hosts, then free slots of hosts in use. All other tasks stay on their
-    hosts. The GPUs of all tasks are assigned again.
+    These are spares, which the user keeps free for that, then other hosts on which an agent waits (standby),
+    then free slots of hosts in use. All other tasks stay on their hosts. The GPUs of all tasks are assigned
+    again.
 
     Args:
         placement: The present placement.

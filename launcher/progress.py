@@ -317,6 +317,7 @@ def _slow_tasks(role: Mapping[TaskId, Pace]) -> Iterator[tuple[TaskId, str]]:
     for task, rate in rates.items():
         if rate < middle / 2:
             yield task, f"{task} is slow: {rate:.3g} steps/s, and the median of its role is {middle:.3g}"
+    # The rates differ, so these tasks do not train synchronously, and none of them waits for another.
     if min(rates.values()) < middle * 0.8 or max(rates.values()) > middle * 1.25:
         return
     uses = ("cores", _MIN_CORES, {task: pace.cpu for task, pace in role.items()})

@@ -642,7 +642,7 @@ class Agent:
         self._poll_stopping()
 
     def _report_signal(self, task: RunningTask, number: int, count: int) -> None:
-        """Report that a signal of a stop sequence was sent to processes of a task.
+        """Report that processes of a task were sent a signal that is to stop them: SIGTERM, later SIGKILL.
 
         Args:
             task: The task.

@@ -334,7 +334,8 @@ class LauncherConnection:
             # never.
             self._reconnect_until = now + min(self._outage_seconds(), self._patience.lease)
         else:
-            # It was silent before, so the network has failed. The launcher may come back within its lease.
+            # It was silent before, so the network has failed. The launcher may come back within its lease,
+            # the time for which tasks outlive a silent launcher.
             self._reconnect_until = self._received_at + self._patience.lease
 
     def _outage_seconds(self) -> float:

@@ -162,10 +162,10 @@ def _serve(link: socket.socket) -> Request:
 
 
 def _fork(tag: int, fds: Sequence[int]) -> Optional[int]:
-    """Fork a task whose parent becomes the agent, by a child of ours that forks the task and exits.
+    """Fork a task whose parent becomes the agent, by a child of this process that forks the task and exits.
 
     Args:
-        tag: The process tag of the task.
+        tag: The process tag of the task, a number by which the agent recognizes all of its processes.
         fds: Two descriptors from the agent: the output of the task, and ``go``.
 
     Returns:
@@ -235,6 +235,8 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     for name, value in added.items():
         os.environb.setdefault(name, value)
     _show_as(request["argv"])
+    # The kernel may let only an admitted process (the agent) read the stacks of this one: Yama's
+    # ptrace_scope.
     if request["tracer"]:
         import ctypes  # noqa: PLC0415 - the program itself may not need it
 

@@ -336,7 +336,7 @@ class ForkServers:
 
         Returns:
             False if this process does not exist, is not our child by now, or does not carry the process tag
-            of the task. Then nothing has changed.
+            of the task (a number by which its processes are recognized). Then nothing has changed.
         """
         fork, process = server.fork, processes.read_process(pid)
         if fork is None or process is None or process.parent != os.getpid():

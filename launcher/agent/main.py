@@ -63,7 +63,7 @@ def run(
     listener: Optional[socket.socket] = None,
     peer: Optional[socket.socket] = None,
 ) -> NoReturn:
-    """Become the watchdog, and run the agent in a child.
+    """Become the watchdog, which kills what an agent leaves behind, and run the agent in a child.
 
     Args:
         arguments: The arguments of the launcher, see the top of this module.
@@ -74,7 +74,8 @@ def run(
     """
     processes.carry_tag(int(arguments["agent"]))
     processes.show_as(f"tf-agent {arguments['host']}")
-    # Without a lease, the watchdog watches stdin instead.
+    # With a lease (a time for which tasks outlive a silent launcher) the agent renews a deadline. Without one
+    # the watchdog watches stdin, whose end means that the launcher is gone.
     deadline = None if _patience(arguments).has_no_lease else Deadline()
     watch(partial(_run_agent, arguments, listener, peer, deadline), deadline, peer)
 
@@ -175,8 +176,9 @@ def start(arguments: Mapping[str, Any]) -> int:
 def serve(arguments: Mapping[str, Any]) -> NoReturn:
     """Be an agent that listens, under its watchdog, with our stdin and stdout as its first connection.
 
-    Without a lease they are its only connection, and the launcher is gone when they are closed. If stdin is
-    closed before the first message, the launcher is gone already, and nothing starts.
+    Without a lease (a time for which tasks outlive a silent launcher) they are its only connection, and the
+    launcher is gone when they are closed. If stdin is closed before the first message, the launcher is gone
+    already, and nothing starts.
 
     Args:
         arguments: The arguments of the launcher, see the top of this module.
@@ -241,7 +243,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     Args:
         arguments: ``token`` and ``agent``, and ``swapped`` if bytes to our stdout must pass
             `launcher.common.protocol.swap`.
-        watchdog: The pid of the agent's watchdog if it is a child of this process, otherwise 0.
+        watchdog: The pid of the agent's watchdog, its parent, which kills what it leaves behind. 0 if the
+            watchdog is not a child of this process.
 
     Returns:
         1 if the agent cannot be reached. Otherwise this does not return, and the process exits with 0.
@@ -304,7 +307,8 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
 
     Args:
         agent_id: The number of the agent, which is in the tags of both.
-        watchdog: The pid of the watchdog if it is a child of this process, otherwise 0.
+        watchdog: The pid of the watchdog, the parent of the agent, if it is a child of this process.
+            Otherwise 0.
 
     Returns:
         0 if the watchdog has reported that no process of the agent is left. 1 if both have ended without

@@ -500,7 +500,8 @@ def agent_of(number: int) -> Optional[int]:
 def ordinal_of(number: int) -> int:
     """Return the ordinal in a process tag.
 
-    It is 0 for an agent and its watchdog, 1 for the first process that the agent has started, and so on.
+    It is 0 for an agent and its parent, the watchdog, 1 for the first process that the agent has started, and
+    so on.
     """
     return number % (1 << _TASK_BITS)
 
@@ -522,6 +523,8 @@ def tag_of(pid: int) -> int:
 
 def carry_tag(agent: int) -> None:
     """Set the process tag of this process and of its future forks to that of an agent and its watchdog.
+
+    A process tag is a number in one of the limits of a process, which its children inherit.
 
     Args:
         agent: The number of the agent.

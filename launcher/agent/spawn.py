@@ -110,7 +110,8 @@ class Limits:
         """Return a context in which the agent has the limits of a task, so that a child inherits them.
 
         Args:
-            tag: The process tag for the child, which is one of these limits (RLIMIT_RTTIME).
+            tag: The process tag for the child. It is one of these limits (RLIMIT_RTTIME), so that all
+                descendants inherit it and can be recognized.
 
         Yields:
             Whether the child gets the tag. The hard limit of this user may forbid that.

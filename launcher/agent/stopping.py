@@ -51,7 +51,8 @@ class TaskProcesses:
         Args:
             task: The name of the task.
             pid: The pid of its main process.
-            tag: The process tag that its processes carry, or 0 if they carry none.
+            tag: The process tag, a number that its processes inherit as one of their limits. 0 if they carry
+                none.
         """
         self.own_children.add(pid)
         self._tasks[pid] = task
@@ -67,7 +68,7 @@ class TaskProcesses:
         self._tasks[tag] = task
 
     def forget(self, task: TaskId) -> None:
-        """Forget a task that is gone, and all orphans when no task is left."""
+        """Forget a task that is gone. When no task is left, forget to which task each orphan belonged."""
         self._tasks = {key: other for key, other in self._tasks.items() if other != task}
         if not self._tasks:
             self._owners.clear()

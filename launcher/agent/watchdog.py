@@ -105,8 +105,8 @@ def watch(
 
     Args:
         agent: Called in the child.
-        deadline: The deadline that an agent with a lease renews. Without it, the end of our stdin means that
-            the launcher is gone.
+        deadline: The deadline that an agent with a lease renews. (A lease is a time for which tasks outlive a
+            silent launcher.) Without it, the end of our stdin means that the launcher is gone.
         peer: In the main process of a pod, a socket that only the agent keeps open.
     """
     # Only the launcher reacts to Ctrl-C and the like. The agent inherits this.

@@ -309,10 +309,10 @@ def seconds_until_tasks_ended(lease: float) -> float:
     """Return how long after the loss of a host a task of it may still be alive, whatever its agent does.
 
     A network may fail in one direction only, so the agent may have heard from the launcher just before the
-    launcher gave the host up. Then the agent's lease begins at that moment. After the lease the agent has
-    `END_TIMEOUT_SECONDS` to end the tasks. If it is late by `MISSED_DEADLINE_SECONDS`, its watchdog kills the
-    agent and the tasks. All this is measured by the clock of the host, so a host that was suspended (a
-    virtual machine) is late by the time of its suspension.
+    launcher gave the host up. Then the agent's lease (`lease_there`) begins at that moment. After it the
+    agent has `END_TIMEOUT_SECONDS` to end the tasks. If it is late by `MISSED_DEADLINE_SECONDS`, its watchdog
+    kills the agent and the tasks. All this is measured by the clock of the host, so a host that was suspended
+    (a virtual machine) is late by the time of its suspension.
     """
     return lease_there(lease) + END_TIMEOUT_SECONDS + MISSED_DEADLINE_SECONDS
 

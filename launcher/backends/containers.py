@@ -144,7 +144,7 @@ def with_limits(
     Args:
         spec: The job.
         options: The options of the containers. Their number of GPUs is for roles without their own, but not
-            for tasks of ps and sidecars, which rarely need one.
+            for tasks of ps and sidecars (TensorBoard), which rarely need one.
         settings: The settings of the launch. What the user does not give there comes from the image, which
             has a Python and a working folder of its own.
         mounts_folder: Whether containers see the working folder of this machine.

@@ -294,7 +294,7 @@ class AgentFleet:
 
     @property
     def seconds_until_tasks_ended(self) -> float | None:
-        """How long a task of a lost host may still be alive: until its agent stops it when its lease is over.
+        """How long a task of a lost host may still be alive: until its agent, which hears nothing, stops it.
 
         It is 0 if `recover` replaces the host, because `recover` itself waits until the old host and its
         tasks are gone. It is never None here, which would mean that such tasks cannot start again.

@@ -53,7 +53,8 @@ class PodTemplate(Record):
 def _words(node: ConfigNode, label: str, faults: FaultList) -> Any:
     """Return the list of words in ``command:`` or ``args:``, or None if a fault was added."""
     if not isinstance(node.value, list):
-        return faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
+        faults.add_kind(node, label, "expected a list, as in [python3, train.py]")
+        return None
     words = [text_of(item, label, faults) for item in node.value]
     return None if None in words else words
 

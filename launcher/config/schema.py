@@ -256,7 +256,8 @@ def named(read: Callable[[str], str]) -> Read:
     def texts(node: ConfigNode, label: str, faults: FaultList) -> Any:
         """Convert a mapping to pairs of a checked name and a text, and add its faults."""
         if not isinstance(node.value, dict):
-            return faults.add_kind(node, label, "expected NAME: VALUE lines")
+            faults.add_kind(node, label, "expected NAME: VALUE lines")
+            return None
         pairs = []
         for name, value in node.value.items():
             checked_name = faults.check(value.key_line, f"a name in {label}", name, read)
@@ -298,7 +299,8 @@ def mapping(keys: Keys, expected: str) -> Read:
     def values(node: ConfigNode, label: str, faults: FaultList) -> Any:
         """Convert the values of a mapping, or add a fault for anything else and return None."""
         if not isinstance(node.value, dict):
-            return faults.add_kind(node, label, expected)
+            faults.add_kind(node, label, expected)
+            return None
         return read_mapping(node, keys, faults)
 
     return values

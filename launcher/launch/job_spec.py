@@ -89,7 +89,7 @@ def _with_settings(role: Role, settings: Settings) -> Role:
         settings: The settings of the launch.
     """
     gpus, workdir = settings[table.GPUS], settings[table.WORKDIR]
-    # A ps or a sidecar uses a GPU only if its role says so.
+    # A ps or a sidecar, such as TensorBoard, uses a GPU only if its role says so.
     if gpus is not None and role.name != "ps" and not role.sidecar:
         role = replace(role, gpus=gpus)
     # The path of the program is relative to the folder in which it was typed, not to that of a project file.

@@ -477,7 +477,7 @@ class Session:
         if seconds is None:
             return None
         # Tasks that move get the folders of their new hosts, so the planned placement has none. The present
-        # one contains only the standby hosts that have turned out to work.
+        # one contains only those standby hosts (with an agent, but no task) that have turned out to work.
         placement = replace(self.placement_without_folders, standby=self.placement.standby)
         return Recovery(
             placement, with_folders=self.complete, seconds_until_tasks_ended=seconds, recover=self.recover

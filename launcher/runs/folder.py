@@ -388,7 +388,8 @@ def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
 
 def _has_agent_that_runs(run: Run) -> bool:
     """Return whether an agent of a run may still stop its tasks here. A suspended one cannot."""
-    # The tag with the ordinal 0 belongs to an agent and its watchdog. Their tasks have larger ones.
+    # The tag with the ordinal 0 belongs to an agent and its parent, the watchdog. Their tasks have larger
+    # ones.
     agent_tags = {tag(number, ordinal=0) for number in run.agents}
     running = [process for process in _processes(run) if process.state not in _SUSPENDED_STATES]
     return any(tag_of(process.pid) in agent_tags for process in running)
@@ -397,8 +398,8 @@ def _has_agent_that_runs(run: Run) -> bool:
 def _processes(run: Run) -> list[Process]:
     """Return the processes of a run on this machine: its agents, their watchdogs, and all that they started.
 
-    A process belongs to the run if it carries the tag of an agent. Other users could set that,
-    too, so only processes of this user count, unless this user is root.
+    A process belongs to the run if it carries the tag of an agent, a number that it has inherited as a limit.
+    Other users could set that, too, so only processes of this user count, unless this user is root.
     """
     processes_by_agent = tagged()
     processes = [process for number in run.agents for process in processes_by_agent.get(number, [])]

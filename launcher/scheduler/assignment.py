@@ -167,7 +167,7 @@ def assign(roles: Sequence[Role], hosts: Sequence[Host], placed: Iterable[Placed
     Args:
         roles: The roles, each name once, in the order of the table for users.
         hosts: The hosts, in the order of the user's list.
-        placed: Tasks that stay where they are, without sidecars, which need no slot.
+        placed: Tasks that stay where they are, without sidecars (such as TensorBoard), which need no slot.
 
     Returns:
         The assignment. Tasks that do not fit are missing in its ``chosen``.
@@ -206,7 +206,7 @@ def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
 def _requested(placed: PlacedTask) -> int | None:
     """Return how many GPUs a task requests, or None if it gets an equal share of those of its host.
 
-    A ps or a sidecar needs none, unless its role says otherwise.
+    A ps or a sidecar, such as TensorBoard, needs none, unless its role says otherwise.
     """
     needs_none = placed.role.name == "ps" or placed.role.sidecar
     return 0 if placed.role.gpus is None and needs_none else placed.role.gpus

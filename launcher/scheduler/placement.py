@@ -169,7 +169,7 @@ def _in_table_order(spec: JobSpec) -> list[Role]:
 
 
 def _sidecar_tasks(role: Role, tasks: list[PlacedTask], assignment: Assignment) -> list[PlacedTask]:
-    """Return the tasks of a sidecar role with their hosts.
+    """Return the tasks of a sidecar role, such as TensorBoard, with their hosts.
 
     They run on the hosts that are reserved for the role. Without any, they run on the first host in use that
     the role may use.

@@ -129,7 +129,8 @@ def handle_drain_timer(state: JobState, timer: Timer, at: float) -> None:
 def may_finish(state: JobState, record: TaskRecord) -> bool:
     """Return whether a task may still exit by itself, because the job is done and drains.
 
-    It may if its role allows time for that, if another such task needs it, or if it is a sidecar.
+    It may if its role allows time for that (``--drain``), if another such task needs it, or if it is a
+    sidecar, such as TensorBoard.
     """
     drain = state.tasks.drain
     is_kept = record.sidecar or record.task in drain.tasks or record.task in drain.serving
@@ -214,7 +215,8 @@ def stop_tasks(
     Args:
         state: The state of the job.
         records: The tasks.
-        sequence: The stop sequence. If it is empty, the stop sequence of the job is used.
+        sequence: The signals that stop them, each with the seconds until the next one. If it is empty, those
+            of the job are used: SIGTERM first.
         cause: Why they are stopped, for the history of their states.
     """
     stopped = []

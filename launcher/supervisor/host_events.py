@@ -321,10 +321,10 @@ def handle_agent_closed(state: JobState, event: events.AgentClosed) -> None:
 
 
 def handle_stop_from_outside(state: JobState, event: events.TaskSignalled) -> None:
-    """Handle that a task is being stopped without a command, as its agent or its watchdog was stopped.
+    """Handle that a task is stopped without a command, because its agent or the agent's watchdog was.
 
     The host is lost. If its tasks can start again elsewhere, that happens at once. Otherwise the agent may
-    finish its stop sequence first.
+    finish stopping the tasks first.
     """
     host = state.hosts[event.host]
     state.tasks[event.task].transition_to(TaskState.STOPPING, event)

@@ -26,8 +26,8 @@ _STOP_ANSWER_MARGIN_SECONDS = 3.0
 def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
     """Stop the job, because the user or what runs this launch asks for it.
 
-    - The first request stops the tasks by their stop sequence, whoever sends it. The job then fails by this
-      request, unless it was done and only waited for tasks that may finish (DRAINING).
+    - The first request stops the tasks by SIGTERM, and later by SIGKILL, whoever sends it. The job then fails
+      by this request, unless it was done and only waited for tasks that may finish (DRAINING).
     - ``launch stop --now`` (`at_once`) also kills the tasks.
     - A further request is handled in another way: when a person sends the same signal again, the tasks are
       killed, see `StopRequests`.

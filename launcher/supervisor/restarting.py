@@ -258,7 +258,7 @@ def _stop_tasks(state: JobState, restart: Restart) -> None:
 
     After a failure, tasks that are still alive when the pause is over are killed, because TensorFlow's
     collectives ignore SIGTERM, and hang without the task that failed. They have at least 1 s to exit. In any
-    other restart they have the time of the job's stop sequence.
+    other restart they have the time of ``--grace``, as when the job is stopped.
     """
     sequence = state.stop_sequence
     if restart.cause:
@@ -580,7 +580,7 @@ def _restart_of_all(
 def _takes_part_in_move(record: TaskRecord) -> bool:
     """Return whether a task starts again when all do.
 
-    One that the user has stopped does not, and a sidecar does so only if its own host is lost.
+    One that the user has stopped does not, and a sidecar (TensorBoard) does so only if its own host is lost.
     """
     return not record.is_dismissed and (not record.sidecar or record.state is TaskState.LOST)
 
@@ -667,7 +667,7 @@ def handle_return_timer(state: JobState, timer: Timer, at: float) -> None:
 
 
 def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> None:
-    """Use a lost host again, because a new agent runs on it. Without a task it becomes a standby host."""
+    """Use a lost host again, because a new agent runs on it. Without a task it waits as a standby host."""
     if not _can_use_hosts(state):  # The job is ending, which closes the link to the agent, too.
         host.transition_to(HostState.LOST, event)
         return

@@ -216,7 +216,7 @@ class JobState:
         """Tell the agent of its host to start a task, whose state is STARTING already."""
         plan = self.plans[record.task]
         self.tasks.starting.add(record.task)
-        # With the stop sequence, the agent stops processes that the task leaves behind when it ends.
+        # With these signals the agent stops processes that the task leaves behind when it ends.
         attempt, steps = record.attempt, self.stop_sequence
         # The other fields of the command are attributes of the plan.
         self.emit(from_attributes(events.StartTask, plan, attempt=attempt, steps=steps))

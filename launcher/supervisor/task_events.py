@@ -60,7 +60,7 @@ def _note_start_answer(state: JobState, task: TaskId) -> None:
     if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
         return
     state.cancel_timers(TimerKind.START)
-    if state.phase is Phase.RUNNING:  # A job that drains waits for tasks, which the user is told.
+    if state.phase is Phase.RUNNING:  # A job that drains (is done) waits for tasks, as the user is told.
         state.cancel_timers(TimerKind.NOTICE)
 
 
@@ -75,7 +75,7 @@ def handle_output(state: JobState, event: events.TaskOutput) -> None:
 
 
 def handle_signalled(state: JobState, event: events.TaskSignalled) -> None:
-    """Note that a signal of a stop sequence was sent to a task.
+    """Note that an agent, which stops a task, has sent it a signal: SIGTERM, then SIGABRT, then SIGKILL.
 
     A task that was not to be stopped is signalled only if its agent was stopped from outside.
     """

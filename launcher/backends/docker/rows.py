@@ -40,7 +40,8 @@ def _read_engine_options(node: ConfigNode, label: str, faults: FaultList) -> Any
     """
     if not isinstance(node.value, dict):
         # This adds the fault, and returns None as for every wrong value.
-        return faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
+        faults.add_kind(node, label, "expected a mapping, as in shm_size: 1g")
+        return None
     for name, value in node.value.items():
         if name.replace("-", "_") in _RESERVED:
             faults.add(value.key_line, f"option {quoted(name)}", "expected another: launch sets this one")

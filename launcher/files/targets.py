@@ -1,14 +1,12 @@
 """Copies files of this machine to URLs: what ``--collect``, ``--output-to`` and ``--report`` name.
 
 A process of its own does it (`launcher.storage.copy_out`), because the packages below fsspec have threads,
-take time to import, and may hang. It is killed when the user does not want to wait, or nothing moves any
-more.
+take time to import, and may hang. It ends when the user does not want to wait, or nothing moves any more.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -74,8 +72,7 @@ def _run(transfer: FileTransfer, targets: Sequence[FileTarget], place: str) -> d
     """
     pipe = SubprocessPipe(place, program_command("launcher.storage.copy_out"))
     try:
-        pipe.deliver(json.dumps([[target.path, target.url] for target in targets]).encode())
-        pipe.end_input()
+        pipe.deliver(json.dumps([[target.path, target.url] for target in targets]).encode() + b"\n")
         result: dict[str, Any] = {}
         rest, moved_at = b"", time.monotonic()
         while (data := pipe.recv(_READ_BYTES)) != b"":
@@ -95,5 +92,4 @@ def _run(transfer: FileTransfer, targets: Sequence[FileTarget], place: str) -> d
             raise TransportError(f"{place}: the process that copies files has failed: {why}")
         return result
     finally:
-        pipe.kill(signal.SIGTERM)
-        pipe.close()
+        pipe.close()  # If the process still runs, this ends it.

@@ -1,7 +1,7 @@
 """The process that copies files of a launch to URLs, so that the launcher itself never imports fsspec.
 
-`launcher.files.targets` starts it, kills it when the user does not want to wait, and reads what it prints:
-lines of JSON. The last one says what was copied and what was not.
+`launcher.files.targets` starts it and reads what it prints: lines of JSON, the last of which says what was
+copied and what was not.
 """
 
 import errno
@@ -9,12 +9,15 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Tuple
 
 from launcher.common.trusted_io import open_regular
 from launcher.storage.store import StorageError, store
 from launcher.storage.urls import joined, shown
 
+#: How long this process may live on after it is asked to end.
+_CLEANUP_SECONDS = 1.0
 #: So many of the files that were not copied are named.
 _MAX_NAMED = 20
 
@@ -24,16 +27,29 @@ def main() -> NoReturn:
     # What libraries print goes to stderr.
     output = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    # The store then removes a file that is not complete.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _end)
     code = 1
     try:
-        _copy(json.load(sys.stdin), lambda **fields: print(json.dumps(fields), file=output, flush=True))
+        targets = json.loads(sys.stdin.readline())
+        threading.Thread(target=_end_with_launcher, daemon=True).start()
+        _copy(targets, lambda **fields: print(json.dumps(fields), file=output, flush=True))
         code = 0
     except Exception as error:  # noqa: BLE001 - nobody waits for this process to clean up
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
+
+
+def _end(*_: object) -> NoReturn:
+    """End this process, after the store has removed a file that is not complete, if it answers."""
+    signal.setitimer(signal.ITIMER_REAL, _CLEANUP_SECONDS)  # Without a handler SIGALRM kills.
+    sys.exit(1)
+
+
+def _end_with_launcher() -> None:
+    """End this process when the launcher closes stdin: it does not want to wait, or has been killed."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None:

@@ -385,6 +385,8 @@ def _writer(url: str, mark: str) -> "_FileWriter":
         os.makedirs(os.path.dirname(local), exist_ok=True)
         return _LocalWriter(local, mark)
     files, path = _store(url)
+    if path.rpartition("/")[2] != url.rpartition("/")[2]:  # Such as after a # or a question mark.
+        raise StorageError(url, "this name cannot be written to this store")
     return (_ObjectWriter if urls.scheme_of(url) in urls.OBJECT_STORES else _FileWriter)(path, mark, files)
 
 

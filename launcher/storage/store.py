@@ -22,6 +22,9 @@ from launcher.common.record import Record
 from launcher.storage import urls
 
 _T = TypeVar("_T")
+#: Makes a call within so many seconds, and returns what it returns. The last argument says whether its success
+#: means that the store answers, which is not so as long as a library only gathers what it will send.
+_Bounded = Callable[[Callable[[], Any], float, bool], Any]
 
 #: For how long something that fails is tried again, since it last worked.
 PATIENCE_SECONDS = 45.0
@@ -31,6 +34,8 @@ _FIRST_PATIENCE_SECONDS = 4.0
 _CALL_SECONDS = 30.0
 #: How long the first call may take, which may look for credentials.
 _FIRST_CALL_SECONDS = 20.0
+#: How long it may take to remove a file that could not be written, and at least the last of several attempts.
+_DISCARD_SECONDS, _LAST_CALL_SECONDS = 10.0, 3.0
 _MAX_WAIT_SECONDS = 5.0
 #: How long it may take to find the address of a host.
 _LOOKUP_SECONDS = 5.0
@@ -259,7 +264,7 @@ class _UrlFile(io.RawIOBase):
             offset += self._position
         elif whence == os.SEEK_END:
             store, path = _store(self._url)
-            offset += _tried(self._url, lambda: int(store.info(path)["size"]), _FIRST_PATIENCE_SECONDS)
+            offset += _tried(self._url, lambda: int(store.info(path)["size"]), PATIENCE_SECONDS)
         self._has_moved |= offset != self._position
         self._position = offset
         return offset
@@ -270,10 +275,9 @@ class _UrlFile(io.RawIOBase):
         Raises:
             StorageError: They could not be read, for longer than is worth waiting.
         """
-        patience = PATIENCE_SECONDS if self._file is not None else _FIRST_PATIENCE_SECONDS
         # If a call takes too long, another thread reads the same bytes from a file of its own, and nothing
         # of the late one may come here.
-        data, self._file = _tried(self._url, lambda: self._read(len(buffer)), patience)
+        data, self._file = _tried(self._url, lambda: self._read(len(buffer)), PATIENCE_SECONDS)
         buffer[: len(data)] = data
         self._position += len(data)
         self._has_moved = False
@@ -340,22 +344,33 @@ def store(
     if urls.scheme_of(url) in urls.WEB_SCHEMES:
         raise StorageError(url, "files cannot be written to a web server")
 
-    def write() -> None:
+    #: What failed attempts could not remove either, while the store did not answer.
+    left: List[_FileWriter] = []
+
+    def write(bounded: _Bounded) -> None:
         """Write the file once."""
         content.seek(0)
-        writer = _bounded(lambda: _writer(url, mark), _CALL_SECONDS)
+        written = 0
+        writer = bounded(lambda: _writer(url, mark), _CALL_SECONDS, False)
         try:
             while data := content.read(BUFFER_BYTES):
+                written += len(data)
                 # The default binds this piece: a call that takes too long goes on in its thread.
-                _bounded(lambda data=data: writer.write(data), _CALL_SECONDS)  # type: ignore[misc]
+                has_sent = written > 2 * _PART_BYTES
+                bounded(lambda data=data: writer.write(data), _CALL_SECONDS, has_sent)  # type: ignore[misc]
                 moved(len(data))
-            _bounded(writer.commit, _CALL_SECONDS)
+            bounded(writer.commit, _CALL_SECONDS, True)
         except BaseException:
+            left.append(writer)
             with suppress(Exception):
-                _bounded(writer.discard, _CALL_SECONDS)
+                bounded(writer.discard, _DISCARD_SECONDS, False)
+                left.remove(writer)
             raise
 
     _retried(url, write, PATIENCE_SECONDS)
+    for writer in left:
+        with suppress(Exception):
+            _bounded(writer.discard, _DISCARD_SECONDS)
 
 
 def remove_unfinished(folder: str, mark: str) -> None:
@@ -430,9 +445,11 @@ class _FileWriter:
         self._files.info(self._path)
 
     def discard(self) -> None:
-        """Remove what was written."""
-        with suppress(Exception):
-            self._file.close()
+        """Remove what was written. It may be called again after it has failed."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(Exception):
+                file.close()
         self._files.rm_file(self._temporary)
 
 
@@ -525,20 +542,43 @@ def _tried(url: str, call: Callable[[], _T], patience: float, seconds: float = _
     Raises:
         StorageError: It has failed for too long, or it is of no use to try again.
     """
-    return _retried(url, lambda: _bounded(call, seconds), patience)
+    return _retried(url, lambda bounded: bounded(call, seconds, True), patience)  # type: ignore[no-any-return]
 
 
-def _retried(url: str, call: Callable[[], _T], patience: float) -> _T:
-    """Do the same in this thread, for a call that is limited in time by itself."""
-    deadline, wait = None, 0.2
+def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
+    """Do the same in this thread, for several calls.
+
+    Args:
+        url: The URL, for messages.
+        work: Is given what makes a call within so many seconds. That is less after a failure: all attempts
+            together must not take much longer than the patience, since a call last succeeded.
+        patience: For how long all of it is tried again, in seconds.
+    """
+    succeeded, wait = time.monotonic(), 0.2
+    deadline: Optional[float] = None
+    earlier: Optional[StorageError] = None
+
+    def bounded(call: Callable[[], Any], seconds: float, is_answer: bool) -> Any:
+        """Make one call."""
+        nonlocal succeeded
+        if deadline is not None:
+            seconds = min(seconds, max(succeeded + patience - time.monotonic(), _LAST_CALL_SECONDS))
+        value = _bounded(call, seconds)
+        if is_answer:
+            succeeded = time.monotonic()
+        return value
+
     while True:
         try:
-            return call()
+            return work(bounded)
         except Exception as error:  # noqa: BLE001 - libraries raise what they like
             failure = _failure(url, error)
-            now = time.monotonic()
-            deadline = now + patience if deadline is None else deadline
-            if failure.is_final or now + wait > deadline:
+            if isinstance(error, TimeoutError) and earlier is not None:
+                failure = earlier  # It says more.
+            earlier = failure
+            # A file that fails again and again at the same place is not written for ever.
+            deadline = succeeded + patience if deadline is None else deadline
+            if failure.is_final or time.monotonic() + wait > deadline:
                 # The traceback of a library says nothing to the user, and may contain secrets.
                 raise (_no_host(url) or failure) from None
         # The next attempt makes a connection of its own.
@@ -627,7 +667,8 @@ def _first_line(error: Exception) -> str:
     # The texts of libraries about a connection are long, and contain many details.
     if isinstance(root, ConnectionError) and root is not error and root.errno:
         return os.strerror(root.errno)
-    lines = str(error).strip().splitlines()
+    # hdfs-native shows what a NameNode answers as Python would.
+    lines = str(error).replace("\\n\\tat ", "\n").strip().splitlines()
     if lines and lines[0] in _UNCLEAR:
         return _UNCLEAR[lines[0]]
     # Those of botocore may begin with a line such as "Parameter validation failed:".

@@ -1,21 +1,28 @@
 """Click-through rate, the classic: hashed text features, an embedding spread over the ps, rows fed as text.
 
-Each row is a line of a log, ``LABEL<TAB>name=value name=value ...``, with as many features as are known. The
-driver reads the lines and feeds them; a worker hashes the features, fills the rows of a batch up to the
-longest, looks up a vector for each feature and learns whether there was a click. The table of vectors is the
-large part of such a model: `min_max_variable_partitioner` cuts it into slices, one for each ps.
+Each row is a line of a log, ``LABEL<TAB>name=value name=value ...``, with as many features as are known. A
+worker hashes the features, fills the rows of a batch up to the longest, looks up a vector for each feature
+and learns whether there was a click. The table of vectors is the large part of such a model:
+`min_max_variable_partitioner` cuts it into slices, one for each ps.
+
+Then other workers load the model and score lines that were kept apart. Lines, model and scores may be on this
+machine, on HDFS, or in any other store: ``--data 'hdfs://nn/logs/*.txt' --output hdfs://nn/ctr``.
 
 A log of clicks is not to be had everywhere, so by default the list of the Titanic's people is the log, and a
-click is a person that survived. ``--data 'logs/*.txt' --test more.txt`` takes lines of your own.
+click is a person that survived.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import fsspec
 
 from launcher import InputMode, TextFiles, TFCluster
 
@@ -28,9 +35,12 @@ def parse_flags() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description="Train a click-through model.", allow_abbrev=False)
     parser.add_argument(
-        "--data", nargs="+", help="files or patterns of lines to train with (default: Titanic)"
+        "--data", nargs="+", help="paths, URLs or patterns of lines to train with (default: Titanic)"
     )
-    parser.add_argument("--test", nargs="+", help="files or patterns of lines to test with")
+    parser.add_argument("--test", nargs="+", help="the same of lines to test with")
+    parser.add_argument(
+        "--output", default="ctr_run", help="a new folder, or the URL of one, for the model and the scores"
+    )
     parser.add_argument("--ps", type=int, default=2, help="parameter servers")
     parser.add_argument("--workers", type=int, default=2, help="workers")
     parser.add_argument("--hosts", help="a hostfile, or host:slots,... (default: this machine)")
@@ -40,7 +50,10 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument("--dims", type=int, default=16, help="numbers of a vector")
     parser.add_argument("--learning_rate", type=float, default=0.05, help="of Adagrad")
     parser.add_argument("--min_auc", type=float, default=0.0, help="fail below this")
+    parser.add_argument("options", nargs="*", help="further options of launch, after --")
     flags = parser.parse_args()
+    if "://" not in flags.output:
+        flags.output = Path(flags.output).absolute().as_uri()
     if bool(flags.data) != bool(flags.test):
         parser.error("--data and --test go together")
     if find_spec("mmh3") is None and not flags.hosts:
@@ -64,7 +77,7 @@ def batch_of(lines: list[str], buckets: int) -> tuple[Any, Any]:
 
     parts = [line.split("\t", 1) for line in lines]
     rows = [hashed(features, buckets) for _, features in parts]
-    ids = np.zeros((len(rows), max(1, *map(len, rows))), np.int32)
+    ids = np.zeros((len(rows), max([1, *map(len, rows)])), np.int32)
     for number, row in enumerate(rows):
         ids[number, : len(row)] = row
     return ids, np.array([float(label) for label, _ in parts], np.float32)
@@ -108,6 +121,7 @@ def auc(labels: Any, scores: Any) -> float:
     """How often a click scores higher than no click: the area under the ROC curve."""
     import numpy as np
 
+    labels, scores = np.array(labels), np.array(scores)
     order = np.argsort(scores, kind="stable")
     ranks = np.empty(len(scores))
     ranks[order] = np.arange(1, len(scores) + 1)
@@ -132,6 +146,8 @@ def map_fun(args: argparse.Namespace, ctx: Any) -> None:
     with tf.device(tf.train.replica_device_setter(worker_device=here, cluster=cluster)):
         model = click_model(args)
         start = tf.global_variables_initializer()
+    with tf.device(here):  # this task writes the files, and not a ps
+        saver = tf.train.Saver()
     if ctx.task_index == 0:
         print("the table:", "; ".join(model["slices"]), flush=True)
     supervisor = tf.train.Supervisor(
@@ -142,7 +158,8 @@ def map_fun(args: argparse.Namespace, ctx: Any) -> None:
     with supervisor.managed_session(server.target, config=config) as session:
         train(args, ctx, session, model)
         if ctx.task_index == 0:
-            test(args, session, model)
+            # --output-to copies it to its place, because TensorFlow itself does not write to HDFS.
+            saver.save(session, os.path.join(ctx.output_dir, "model", "ctr"), write_meta_graph=False)
 
 
 def train(args: argparse.Namespace, ctx: Any, session: Any, model: dict[str, Any]) -> None:
@@ -162,13 +179,21 @@ def train(args: argparse.Namespace, ctx: Any, session: Any, model: dict[str, Any
     print(f"done: {len(losses)} steps here, loss {first:.4f} -> {last:.4f}", flush=True)
 
 
-def test(args: argparse.Namespace, session: Any, model: dict[str, Any]) -> None:
-    """Score the lines that were kept apart."""
-    ids, labels = batch_of(args.test_lines, args.buckets)
-    found = auc(labels, session.run(model["score"], {model["ids"]: ids}))
-    print(f"AUC {found:.4f} on {len(labels)} lines", flush=True)
-    if found < args.min_auc:
-        raise SystemExit(f"error: the AUC is below --min_auc={args.min_auc}")
+def score_fun(args: argparse.Namespace, ctx: Any) -> None:
+    """What every task of the inference runs: for each line its label and the score of the model."""
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_v2_behavior()
+    model = click_model(args)
+    with tempfile.TemporaryDirectory() as folder, tf.Session() as session:
+        files, path = fsspec.url_to_fs(f"{args.output}/worker-0/model")
+        files.get(path, f"{folder}/model", recursive=True)
+        tf.train.Saver().restore(session, f"{folder}/model/ctr")
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            ids, labels = batch_of(feed.next_batch(1024), args.buckets)
+            scores = session.run(model["score"], {model["ids"]: ids})
+            feed.batch_results([f"{label:g}\t{score:.6f}" for label, score in zip(labels, scores)])  # noqa: B905
 
 
 # --- on the driver ------------------------------------------------------------------------------
@@ -199,21 +224,25 @@ def line_of(person: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Feed the lines to a cluster."""
+    """Feed the lines to a cluster; then score others with the model."""
     args = parse_flags()
     if args.data:
-        lines: Any = TextFiles(args.data)
-        args.test_lines = [
-            line for path in TextFiles(args.test).paths for line in Path(path).read_text().splitlines()
-        ]
+        lines, test_lines = TextFiles(args.data), TextFiles(args.test)
     else:
         found = titanic_lines()
-        lines, args.test_lines = found[:-441], found[-441:]
+        lines, test_lines = found[:-441], found[-441:]
+    where = {"input_mode": InputMode.FEED, "hosts": args.hosts, **TENSORFLOW}
+    keep = ["--output-to", args.output]
     tasks = args.ps + args.workers
-    with TFCluster.run(
-        map_fun, args, tasks, args.ps, input_mode=InputMode.FEED, hosts=args.hosts, **TENSORFLOW
-    ) as cluster:
+    with TFCluster.run(map_fun, args, tasks, args.ps, options=[*args.options, *keep], **where) as cluster:
         cluster.train(lines, num_epochs=args.epochs)
+    with TFCluster.run(score_fun, args, args.workers, options=args.options, **where) as cluster:
+        names = cluster.inference(test_lines, output=f"{args.output}/scores")
+    scored = [line.split() for file in fsspec.open_files(names, "rt") for line in file.open()]
+    found = auc([float(label) for label, _ in scored], [float(score) for _, score in scored])
+    print(f"AUC {found:.4f} on {len(scored)} lines")
+    if found < args.min_auc:
+        sys.exit(f"error: the AUC is below --min_auc={args.min_auc}")
 
 
 if __name__ == "__main__":

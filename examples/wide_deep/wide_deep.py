@@ -1,9 +1,11 @@
 """Wide and deep on the Titanic: CSV, sharded TFRecords, training in step, inference by several processes.
 
 1. The driver writes the list of people as TFRecord shards; the last of them are kept for testing.
-2. A chief and workers train under `MultiWorkerMirroredStrategy`; each reads its own shards. The batch of a
-   step is ``--batch_size`` for each of them. Only the chief writes events for TensorBoard and the SavedModel.
-3. Each test shard is scored by an instance of its own, some at a time, with the SavedModel.
+2. A chief and workers train under `MultiWorkerMirroredStrategy`; each reads its share of the shards. The
+   batch of a step is ``--batch_size`` for each of them. The chief keeps the SavedModel and its events.
+3. Instances of their own score the test shards with the SavedModel, and keep what they predict.
+
+All of this is below ``--folder``, on this machine, on HDFS or in any other store: ``--folder hdfs://nn/people``.
 
 Keras 3 can't ``fit`` under this strategy; a loop of one's own works, and is short.
 """
@@ -13,10 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import model
 
 from launcher import TFCluster, TFParallel, compat
@@ -38,11 +42,15 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument(
         "--learning_rate", type=float, default=0.003, help="of one node; scaled by their number"
     )
-    parser.add_argument("--folder", default="wide_deep_run", help="for shards, events and the model")
-    parser.add_argument("--tensorboard", action="store_true", help="run TensorBoard while it trains")
+    parser.add_argument(
+        "--folder", default="wide_deep_run", help="a folder, or the URL of one, for shards, model and events"
+    )
+    parser.add_argument("--log_dir", help="run TensorBoard on events in this folder, which all hosts share")
     parser.add_argument("--min_accuracy", type=float, default=0.0, help="exit with 1 below this")
+    parser.add_argument("options", nargs="*", help="further options of launch, after --")
     args = parser.parse_args()
-    args.folder = os.path.abspath(args.folder)
+    if "://" not in args.folder:
+        args.folder = Path(args.folder).absolute().as_uri()
     return args
 
 
@@ -59,8 +67,10 @@ def main_fun(args: argparse.Namespace, ctx: Any) -> None:
         net = model.wide_and_deep()
         optimizer = tf.keras.optimizers.Adam(args.learning_rate * nodes)
         optimizer.build(net.trainable_variables)
-    batches = strategy.distribute_datasets_from_function(lambda where: shards(args, where))
-    events = tf.summary.create_file_writer(args.log_dir) if ctx.is_chief else tf.summary.create_noop_writer()
+    batches = strategy.distribute_datasets_from_function(lambda _: people(args, ctx))
+    # What is in ctx.output_dir is copied to the folder at the end.
+    log_dir = args.log_dir or os.path.join(ctx.output_dir, "events")
+    events = tf.summary.create_file_writer(log_dir) if ctx.is_chief else tf.summary.create_noop_writer()
     step = tf.function(partial(in_step, strategy, net, optimizer))
     if ctx.is_chief:
         print(f"{nodes} nodes, batches of {nodes} x {args.batch_size}", flush=True)
@@ -72,15 +82,12 @@ def main_fun(args: argparse.Namespace, ctx: Any) -> None:
             tf.summary.scalar("loss", loss, step=epoch)
             if ctx.is_chief and (epoch % 10 == 0 or epoch == args.epochs - 1):
                 print(f"epoch {epoch + 1}: loss {loss:.4f}", flush=True)
-    compat.export_saved_model(net, args.model_dir, ctx.is_chief)
+    compat.export_saved_model(net, os.path.join(ctx.output_dir, "model"), ctx.is_chief)
 
 
-def shards(args: argparse.Namespace, where: Any) -> Any:
+def people(args: argparse.Namespace, ctx: Any) -> Any:
     """The records of one node, again and again, in batches."""
-    import tensorflow as tf
-
-    mine = args.train_shards[where.input_pipeline_id :: where.num_input_pipelines]
-    records = tf.data.TFRecordDataset(mine).shuffle(4096, seed=where.input_pipeline_id).repeat()
+    records = ctx.tf_dataset(f"{args.folder}/shards/train-*").shuffle(4096, seed=1).repeat()
     return records.batch(args.batch_size).map(model.parse).prefetch(2)
 
 
@@ -99,61 +106,66 @@ def in_step(strategy, net, optimizer, batch):
     return strategy.reduce("MEAN", strategy.run(step, batch), axis=None)
 
 
-def score(args: dict[str, str], ctx: Any) -> dict[str, Any]:
-    """What an instance of the inference runs: the people of one shard, and how many it was right about."""
+def score(args: argparse.Namespace, ctx: Any) -> tuple[int, int]:
+    """What an instance of the inference runs: how many people it was right about, and how many there are."""
     import tensorflow as tf
 
-    saved = tf.saved_model.load(args["model_dir"])
-    right = people = 0
-    for inputs, labels in tf.data.TFRecordDataset([args["shard"]]).batch(64).map(model.parse):
-        survives = tf.squeeze(saved.serve(inputs), 1) > 0
-        right += int(tf.reduce_sum(tf.cast(survives == (labels > 0.5), tf.int32)))
-        people += int(labels.shape[0])
-    return {"shard": args["shard"], "people": people, "right": right}
+    with tempfile.TemporaryDirectory() as folder:
+        files, path = fsspec.url_to_fs(f"{args.folder}/chief-0/model")
+        files.get(path, f"{folder}/model", recursive=True)
+        saved = tf.saved_model.load(f"{folder}/model")
+    right = count = 0
+    with open(os.path.join(ctx.output_dir, "survives.txt"), "w") as found:
+        for inputs, labels in ctx.tf_dataset(f"{args.folder}/shards/test-*").batch(64).map(model.parse):
+            survives = tf.squeeze(saved.serve(inputs), 1) > 0
+            right += int(tf.reduce_sum(tf.cast(survives == (labels > 0.5), tf.int32)))
+            count += int(labels.shape[0])
+            found.writelines(f"{int(each)}\n" for each in survives)
+    return right, count
 
 
 # --- on the driver ------------------------------------------------------------------------------
 
 
-def write_shards(folder: str) -> tuple[list[str], list[str], int]:
-    """The list of people as TFRecord shards: for training, for testing, and how many records train."""
+def write_shards(folder: str) -> int:
+    """Write the list of people as TFRecord shards, for training and for testing: how many records train."""
     import tensorflow as tf
 
-    os.makedirs(folder, exist_ok=True)
-    people = titanic.passengers()
-    count = TRAIN_SHARDS + TEST_SHARDS
-    paths = [os.path.join(folder, f"people-{n:02}-of-{count:02}.tfrecord") for n in range(count)]
-    for n, path in enumerate(paths):
-        with tf.io.TFRecordWriter(path) as writer:
-            for person in people[n::count]:
-                writer.write(model.example_of(person))
-    records = sum(len(people[n::count]) for n in range(TRAIN_SHARDS))
-    return paths[:TRAIN_SHARDS], paths[TRAIN_SHARDS:], records
+    everybody = titanic.passengers()
+    names = [f"train-{n}" for n in range(TRAIN_SHARDS)] + [f"test-{n}" for n in range(TEST_SHARDS)]
+    with tempfile.TemporaryDirectory() as here:
+        for n, name in enumerate(names):
+            with tf.io.TFRecordWriter(f"{here}/{name}.tfrecord") as writer:
+                for person in everybody[n :: len(names)]:
+                    writer.write(model.example_of(person))
+        files, path = fsspec.url_to_fs(folder)
+        files.put(f"{here}/", f"{path}/", recursive=True)
+    return sum(len(everybody[n :: len(names)]) for n in range(TRAIN_SHARDS))
 
 
 def main() -> None:
     """Prepare, train, score."""
     args = parse_flags()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    args.model_dir, args.log_dir = (os.path.join(args.folder, name) for name in ("model", "events"))
     try:
-        args.train_shards, test_shards, args.records = write_shards(os.path.join(args.folder, "shards"))
+        args.records = write_shards(f"{args.folder}/shards")
     except titanic.DataError as error:
         sys.exit(f"error: {error}")
-    print(f"{args.records} records in {len(args.train_shards)} shards to train with")
+    print(f"{args.records} records in {TRAIN_SHARDS} shards to train with")
 
     where = {"hosts": args.hosts, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, "preload": "tensorflow"}
+    keep = [*args.options, "--output-to", args.folder]
+    board = {"tensorboard": bool(args.log_dir), "log_dir": args.log_dir}
     nodes = 1 + args.workers
-    board = {"tensorboard": args.tensorboard, "log_dir": args.log_dir}
-    with TFCluster.run(main_fun, args, nodes, master_node="chief", **board, **where) as cluster:
-        if args.tensorboard:
+    with TFCluster.run(main_fun, args, nodes, master_node="chief", options=keep, **board, **where) as cluster:
+        if args.log_dir:
             print(f"TensorBoard: {cluster.tensorboard_url()}")
 
-    shards = [{"model_dir": args.model_dir, "shard": path} for path in test_shards]
-    results = TFParallel.run(score, shards, **where)
-    for found in results:
-        print(f"{os.path.basename(found['shard'])}: right about {found['right']} of {found['people']}")
-    accuracy = sum(found["right"] for found in results) / sum(found["people"] for found in results)
+    keep = [*args.options, "--output-to", f"{args.folder}/predictions"]
+    results = TFParallel.run(score, [args] * TEST_SHARDS, options=keep, **where)
+    for right, count in results:
+        print(f"right about {right} of {count}")
+    accuracy = sum(right for right, _ in results) / sum(count for _, count in results)
     print(f"test accuracy: {accuracy:.4f}")
     if accuracy < args.min_accuracy:
         sys.exit(f"error: the accuracy is below --min_accuracy={args.min_accuracy}")

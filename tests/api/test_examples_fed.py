@@ -6,6 +6,7 @@ import ast
 import difflib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.training import CACHE
+from tests.storage.stores import Hdfs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -45,7 +47,7 @@ def number(pattern: str, text: str) -> float:
 
 
 @pytest.mark.long
-def test_click_through_rate(run: Run):
+def test_click_through_rate(run: Run, tmp_path: Path):
     out = run("ctr_embedding/ctr.py", "--epochs", "12")
     assert re.search(r"the table: \[10000, 16\] on /job:ps/task:0; \[10000, 16\] on /job:ps/task:1", out)
     assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
@@ -53,6 +55,22 @@ def test_click_through_rate(run: Run):
     assert len(ends) == 2 and sum(int(steps) for steps, _, _ in ends) >= 1766 * 12 // 64
     # Of the worker that began first: a late worker begins with what the others have learnt already.
     assert max(float(before) - float(after) for _, before, after in ends) > 0.05
+    assert (tmp_path / "ctr_run" / "worker-0" / "model" / "ctr.index").is_file()
+
+
+@pytest.mark.long
+def test_click_through_rate_from_hdfs_to_hdfs(run: Run, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    lines = runpy.run_path(str(EXAMPLES / "ctr_embedding" / "ctr.py"))["titanic_lines"]()
+    for name, part in {"day-1": lines[:800], "day-2": lines[800:-441], "today": lines[-441:]}.items():
+        hdfs.put(f"{name}.txt", "".join(f"{line}\n" for line in part).encode())
+    words = ["--data", hdfs.of("day-*.txt"), "--test", hdfs.of("today.txt"), "--output", hdfs.of("run")]
+    out = run("ctr_embedding/ctr.py", "--epochs", "12", "--ps", "1", *words)
+    assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
+    names = hdfs.names()
+    assert {"run/worker-0/model/ctr.index", "run/worker-0/model/ctr.data-00000-of-00001"} <= {*names}
+    scores = [name for name in names if name.startswith("run/scores/")]
+    assert len(b"".join(map(hdfs.read, scores)).splitlines()) == 441
 
 
 @pytest.mark.long
@@ -62,9 +80,21 @@ def test_wide_and_deep(run: Run, tmp_path: Path):
     assert "2 nodes, batches of 2 x 32" in out
     assert number(r"test accuracy: ([\d.]+)", out) > 0.72
     assert len(list((folder / "shards").glob("*.tfrecord"))) == 8
-    assert (folder / "model" / "saved_model.pb").is_file()
-    assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "the chief alone writes events"
+    assert (folder / "chief-0" / "model" / "saved_model.pb").is_file()
+    assert len(list(folder.rglob("events.out.tfevents.*"))) == 1, "the chief alone writes events"
     assert len(re.findall(r"right about \d+ of 27[56]", out)) == 2
+
+
+@pytest.mark.long
+def test_wide_and_deep_from_hdfs_to_hdfs(run: Run, hdfs: Hdfs):
+    out = run("wide_deep/wide_deep.py", "--epochs", "2", "--workers", "2", "--folder", hdfs.of("people"))
+    assert number(r"test accuracy: ([\d.]+)", out) > 0.72
+    names = [name.removeprefix("people/") for name in hdfs.names()]
+    assert len([name for name in names if name.startswith("shards/")]) == 8
+    assert "chief-0/model/saved_model.pb" in names
+    assert len([name for name in names if name.startswith("chief-0/events/events.out.tfevents.")]) == 1
+    found = [hdfs.read(f"people/{name}").split() for name in names if name.startswith("predictions/")]
+    assert len(found) == 2 and sum(map(len, found)) == 551
 
 
 @pytest.mark.long

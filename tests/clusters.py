@@ -27,6 +27,9 @@ _LAST = """
     exec 9>"$users"; ! flock -nx 9 || { "$@" && rm "$users" "$turn"; }
 """
 
+#: Found out before a test has a home of its own.
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
+
 
 class Machines:
     """A cluster.
@@ -96,9 +99,8 @@ class Machines:
 
 def cache_folder() -> Path:
     """Where tests keep what takes long to get, and what those of a run share."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tf-launcher-tests")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    return _CACHE
 
 
 @contextmanager

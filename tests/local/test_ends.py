@@ -123,7 +123,6 @@ def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     assert last_run(launch).states() == states
 
 
-
 # ---------------------------------------------------------------------- signals and time limits
 
 

@@ -65,6 +65,8 @@ def test_the_tasks_that_the_last_event_stops(setup: str, history: str, tasks: st
     assert sorted(stopped(*after(play(setup, history)))) == tasks.split()
 
 
+
+
 @pytest.mark.parametrize("case", cases("drain.txt"))
 def test_a_job_that_is_done_is_a_success(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)
@@ -128,7 +130,6 @@ def test_drain_is_not_advised_where_it_does_not_help(drain: str, history: str):
 
 
 # ---------------------------------------------------------------------- sidecars
-
 
 def test_a_host_of_sidecars_alone_can_be_lost():
     spec = script("worker 1, board 1 sidecar").job

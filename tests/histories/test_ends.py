@@ -11,6 +11,8 @@ from tests.histories.script import Case, cases, check, play, script
 TERM_ABRT_KILL = ((15, 10.0), (6, 2.0), (9, 5.0))
 
 
+
+
 @pytest.mark.promise("a job is done with its chief, or all workers; then ps and evaluator are stopped")
 @pytest.mark.promise("a ps that dies is a failure")
 @pytest.mark.parametrize("case", cases("ends.txt"))

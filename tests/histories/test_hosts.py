@@ -23,6 +23,8 @@ def of_host(replay: Replay, host: str) -> list[commands.Command]:
     return [command for command in replay.commands if getattr(command, "host", None) == host]
 
 
+
+
 @pytest.mark.parametrize("case", cases("hosts.txt"))
 def test_ends(case: Case, snapshot: SnapshotAssertion):
     check(case, snapshot)

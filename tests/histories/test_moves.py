@@ -15,6 +15,9 @@ from tests.histories.script import Case, Script, after, cases, check, hosts, pla
 LOST = "up; lost node2 @ 9; worker/0 ends; time up restart 1"
 
 
+
+
+
 @pytest.mark.promise("tasks of a lost host start again on others, never twice at a time")
 @pytest.mark.parametrize("case", cases("moves.txt"))
 def test_moves(case: Case, snapshot: SnapshotAssertion):

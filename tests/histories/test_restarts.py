@@ -128,6 +128,8 @@ def test_three_failures_with_one_cause_without_progress_are_the_last(failures: s
     assert found is None or found.text.endswith(stuck)
 
 
+
+
 @pytest.mark.promise("which tasks come back, when and how often")
 @pytest.mark.promise("failures that follow from a lost ps or worker do not count")
 @pytest.mark.promise("programs that print their target first make progress")

@@ -16,6 +16,8 @@ def failure(replay: Replay) -> Failure:
     return replay.report.failure
 
 
+
+
 @pytest.mark.promise("a stop is one stop: no signal, `scancel` or closed pipe or terminal shortens it")
 @pytest.mark.promise("`launch stop RUN TASK`: the others go on, and it is no failure")
 @pytest.mark.parametrize("case", cases("stops.txt"))

@@ -123,6 +123,7 @@ def test_the_evaluator_finishes(launch: Launch, tmp_path: Path):
     assert last_run(launch).states() == states
 
 
+
 # ---------------------------------------------------------------------- signals and time limits
 
 

@@ -229,11 +229,13 @@ def test_a_worker_comes_back_with_its_address_and_everything_is_told(launch: Lau
     assert [move["attempt"] for move in moves] == [1] * 4 + [2] * 4
 
 
+
 def test_a_program_that_can_not_be_imported_does_not_start_again(launch: Launch, tmp_path: Path):
     (tmp_path / "train.py").write_text("import there_is_no_such_module\n")
     ended = launch("--restarts", "3", "--workers", "2", "train.py", cwd=tmp_path, code=1)
     assert "not started again: an import failed" in ended.err
     assert {task["attempt"] for task in last_run(launch).report["tasks"]} == {1}
+
 
 
 def test_a_role_may_have_a_rule_of_its_own(launch: Launch, tmp_path: Path):

@@ -9,6 +9,7 @@ file that is written is written again as a whole. It gets its name only when it 
 import io
 import os
 import queue
+import re
 import secrets
 import socket
 import threading
@@ -66,6 +67,8 @@ _UNCLEAR = {
     "RPC listener disconnected": "what answers at this address is no NameNode",
     "Fatal RPC error": "what answers at this address is no NameNode",
 }
+#: An answer of a NameNode as hdfs-native writes it, with escapes for the lines of a stack.
+_JAVA_ERROR = re.compile(r'RPCError\("[\w.$]*", "(.*?)(?:\\n|"\))')
 #: The connections of this process to stores, by its id, their scheme and their address.
 _STORES: Dict[Tuple[int, str, str], Any] = {}
 
@@ -512,7 +515,7 @@ def _store(url: str) -> Tuple[Any, str]:
             # fsspec itself keeps one for each thread, and calls run in many.
             files, _ = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
         except (ImportError, ValueError) as error:
-            raise StorageError(url, f"cannot be used: {_first_line(error)}") from error
+            raise StorageError(url, f"cannot be used: {_first_line(url, error)}") from error
         _STORES[key] = files
     return files, urls.local_path(url) or files._strip_protocol(url)
 
@@ -645,27 +648,38 @@ def _failure(url: str, error: Exception) -> StorageError:
     ):
         error = cause if isinstance(cause, Exception) else error
     is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
-    text = _first_line(error)
+    text = _first_line(url, error)
     # hdfs-native has one kind of error for all that a NameNode answers.
-    is_denied = isinstance(error, PermissionError) or "AccessControlException" in text
+    is_denied = isinstance(error, PermissionError) or "AccessControlException" in str(error)
     is_denied = is_denied or getattr(error, "status", 0) in _DENIED
+    # A folder where a file should be, or the other way round.
+    is_final = is_final or any(
+        text in str(error) for text in ("NotDirectoryException", "both be directories")
+    )
+    if is_denied and "denied" not in text.lower():
+        text = f"permission denied: {text}"
     if isinstance(error, FileNotFoundError):
         missing = (
             "there is no such file or bucket" if scheme in urls.OBJECT_STORES else "there is no such file"
         )
         text = missing if "is not a file" not in text.lower() else "is a folder"
-    return StorageError(
-        url, f"permission denied: {text}" if is_denied else text, is_final=is_final or is_denied
-    )
+    return StorageError(url, text, is_final=is_final or is_denied)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(url: str, error: Exception) -> str:
     """Return the first line of an error: the others are the stack of a Java program."""
+    if java := _JAVA_ERROR.match(str(error)):
+        return java[1].replace('\\"', '"')
     root: BaseException = error
     while inner := root.__cause__ or root.__context__:
         root = inner
-    # The texts of libraries about a connection are long, and contain many details.
-    if isinstance(root, ConnectionError) and root is not error and root.errno:
+    # The texts of libraries about a connection are long. Only for a bucket they tell the address.
+    if (
+        urls.scheme_of(url) not in urls.OBJECT_STORES
+        and isinstance(root, ConnectionError)
+        and root is not error
+        and root.errno
+    ):
         return os.strerror(root.errno)
     # hdfs-native shows what a NameNode answers as Python would.
     lines = str(error).replace("\\n\\tat ", "\n").strip().splitlines()

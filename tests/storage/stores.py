@@ -284,6 +284,15 @@ class S3(Bucket):
         listed = _good(f"{self.endpoint}/{self._bucket}?list-type=2").decode()
         return sorted(re.findall(r"<Key>(.*?)</Key>", listed))
 
+    def deny(self, pattern: str) -> None:
+        """Let a policy of the bucket deny everybody to read and write the files of this pattern."""
+        denied = {
+            "Effect": "Deny", "Principal": "*", "Action": ["s3:GetObject", "s3:HeadObject", "s3:PutObject"],
+            "Resource": f"arn:aws:s3:::{self._bucket}/{pattern}",
+        }  # fmt: skip
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [denied]}).encode()
+        _good(f"{self.endpoint}/{self._bucket}?policy", "PUT", policy)
+
     def at(self, endpoint: str) -> dict[str, str]:
         """The variables that lead to the bucket over another address."""
         return _s3_environ(endpoint)

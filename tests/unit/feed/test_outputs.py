@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from launcher.common.errors import InputError, LaunchError
 from launcher.feed.outputs import output_folder
@@ -16,6 +20,7 @@ from launcher.feed.remote import outputs
 from launcher.feed.remote.frames import hang_up
 from launcher.feed.remote.outputs import OutputFile, OutputPartition
 from launcher.feed.sources import partitions
+from tests.conftest import examples
 from tests.seeing import soon
 from tests.unit.feed.lab import Lab
 
@@ -29,6 +34,35 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def infer(lab: Lab, data: Any, folder: Path, names: list[str]) -> None:
     with output_folder("inference", str(folder)) as output:
         names += map(output.name_of, lab.feeder.inference(data, output=output))
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples(40))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=8), st.integers(1, 40), st.integers(0, 60)
+)
+def test_any_partitions(sizes: list[tuple[int, bool]], batch: int, lag: int):
+    """However the function cuts batches, and however late its results come, each file has its own."""
+    ends = [0, *itertools.accumulate(size for size, _ in sizes)]
+    parts = [range(first, last) for first, last in itertools.pairwise(ends)]
+    data = [part if sent else lambda part=part: part for part, (_, sent) in zip(parts, sizes, strict=True)]
+    names: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, Lab(Path(folder)) as lab:
+        feed = lab.feed(train_mode=False)
+        call = lab.run(infer, lab, partitions(data), Path(folder, "out"), names)
+        late: list[int] = []
+        read = 0
+        while read < ends[-1]:
+            late += (rows := feed.next_batch(batch))
+            read += len(rows)
+            # With the last row all results must come, because no more rows will.
+            ready = len(late) if read == ends[-1] else max(0, len(late) - lag)
+            feed.batch_results(late[:ready])
+            del late[:ready]
+        lab.run(feed.next_batch, 1)
+        call.join(20)
+        lab.finish()
+        found = [[int(line) for line in Path(name).read_text().split()] for name in names]
+    assert found == [[*part] for part in parts if part]
 
 
 def test_a_connection_that_breaks_begins_a_partition_again(lab: Lab, tmp_path: Path):

@@ -74,8 +74,7 @@ class Outputs:
         if is_paused == self._is_paused:
             return
         self._is_paused = is_paused
-        now = time.monotonic()
-        self._close_at = dict.fromkeys(self._close_at, now + DRAIN_SECONDS)
+        self._close_at = dict.fromkeys(self._close_at, time.monotonic() + DRAIN_SECONDS)
         for output in self._open:
             if is_paused:
                 self._selector.unregister(output)

@@ -405,8 +405,7 @@ def _status_of(pid: int, name: bytes) -> Optional[List[bytes]]:
     status: Optional[bytes] = _of_process(_read, f"/proc/{pid}/status")
     if status is None:
         return None
-    from_name = status.partition(b"\n" + name + b":")[2]
-    return from_name.partition(b"\n")[0].split()
+    return status.partition(b"\n" + name + b":")[2].partition(b"\n")[0].split()
 
 
 class Exits:

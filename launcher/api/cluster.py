@@ -408,8 +408,7 @@ class TFCluster:
 
     def _plan(self) -> Mapping[str, Any]:
         """Return the content of the run's ``plan.json``, or an empty mapping if it is not written yet."""
-        plan = json_of(RunPaths(self.run_dir).plan) if self.run_dir else None
-        return plan or {}
+        return (json_of(RunPaths(self.run_dir).plan) if self.run_dir else None) or {}
 
     # ------------------------------------------------------------------ stopping
 

@@ -398,8 +398,7 @@ def find_mark(output: bytes) -> tuple[str, int] | None:
     Returns:
         The text of the mark, and the position at which it ends. None if there is no mark yet.
     """
-    noise = output[:MAX_NOISE_BYTES]
-    before, mark_start, rest = noise.partition(_MARK_START)
+    before, mark_start, rest = output[:MAX_NOISE_BYTES].partition(_MARK_START)
     text, mark_end, _ = rest.partition(_MARK_END)
     if not mark_end:
         return None

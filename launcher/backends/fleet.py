@@ -64,8 +64,7 @@ def this_machine(environ: Mapping[str, str]) -> Host:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
     elif os.path.isdir(_NVIDIA_DRIVER_FOLDER):
-        count = len(os.listdir(_NVIDIA_DRIVER_FOLDER))
-        gpus = tuple(map(str, range(count)))
+        gpus = tuple(map(str, range(len(os.listdir(_NVIDIA_DRIVER_FOLDER)))))
     # The driver of WSL has no such folder, but nvidia-smi lists its GPUs.
     if visible is None and not gpus and is_command(NVIDIA_SMI[0]):
         gpus = _listed_gpus() or gpus

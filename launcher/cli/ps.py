@@ -380,8 +380,7 @@ def _times_in_words(record: Mapping[str, Any], now: float) -> tuple[str, str]:
     began, ended = (
         "" if not at else time_in_words(at, now) for at in (record["started_at"], record["ended_at"])
     )
-    day = began.partition(" ")[0]
-    return began, ended.removeprefix(f"{day} ")
+    return began, ended.removeprefix(f"{began.partition(' ')[0]} ")  # The first word is the day.
 
 
 def _verdict(report: Mapping[str, Any]) -> str:

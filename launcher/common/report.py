@@ -253,8 +253,7 @@ class Report(Record):
         for row in rows:
             cells = [f"<td>{html.escape(escape_controls(cell))}</td>" for cell in row]
             table += f"<tr>{''.join(cells)}</tr>"
-        summary = repr(self)[1:-1]
-        return f"<p>{html.escape(summary)}</p><table>{table}</table>"
+        return f"<p>{html.escape(repr(self)[1:-1])}</p><table>{table}</table>"
 
 
 #: What makes pages of reports for notebooks: one function at most, see `use_page`.

@@ -442,8 +442,7 @@ class EventFollowers:
         try:
             while data := self._unsent_bytes[client] or self._next_lines(client):
                 self._unsent_bytes[client] = data  # It stays there if nothing can be sent now.
-                sent = client.send(data[:PACKET_BYTES])
-                self._unsent_bytes[client] = data[sent:]
+                self._unsent_bytes[client] = data[client.send(data[:PACKET_BYTES]) :]
         except BlockingIOError:
             self._loop.watch(client.fileno(), close, partial(self._send, client))
         except OSError:  # It has exited.

@@ -248,9 +248,9 @@ class Files(Renderer):
             fd = self._open_fds.get(path)
             if fd is None:
                 if len(self._open_fds) >= self._max_open_files:
-                    # If many files take turns, to close the oldest one would close each before its turn.
-                    last_opened = next(reversed(self._open_fds))
-                    self._close_file(last_opened)
+                    # If many files take turns, to close the oldest one would close each before its turn. So
+                    # the last one that was opened is closed.
+                    self._close_file(next(reversed(self._open_fds)))
                 fd = self._open_fds[path] = os.open(path, flags, 0o600)
             written = os.write(fd, data)
             while written < len(data):

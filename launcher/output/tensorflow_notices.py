@@ -193,8 +193,7 @@ def without_start_up_messages(lines: Sequence[str]) -> list[str]:
     """Return lines of a task's output, in order, without TensorFlow's start-up messages."""
     cutter = NoticeCutter(b"", b"", Folding())
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    shown = (cutter.feed(text, 0.0) + cutter.end()).decode("utf-8", "replace")
-    return shown.split("\n")[:-1]
+    return (cutter.feed(text, 0.0) + cutter.end()).decode("utf-8", "replace").split("\n")[:-1]
 
 
 def last_of_program(lines: Sequence[str]) -> str:

@@ -344,8 +344,7 @@ class _OutputQueue:
             if not room:
                 break
         head = b"".join(pieces)
-        whole_lines = head[: head.rfind(b"\n") + 1]
-        return whole_lines or head
+        return head[: head.rfind(b"\n") + 1] or head
 
     def _remove(self, size: int) -> None:
         """Remove bytes from the queue that were written, and note whether the last one ended a line."""

@@ -238,8 +238,7 @@ def _make_folder(root: str) -> bool:
     except OSError as error:
         raise _cannot_make(root, error) from error
     if content:
-        names = join_names([repr(name) for name in content], 4)
-        raise _in_use(root, f"it contains {names}")
+        raise _in_use(root, f"it contains {join_names([repr(name) for name in content], 4)}")
     return False
 
 

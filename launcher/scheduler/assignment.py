@@ -151,8 +151,8 @@ class Assignment:
         for _ in range(role.count):
             if not ranks:
                 return
-            order_of_best = ranks[0][-1]  # A heap starts with the smallest rank.
-            best = self.hosts[order_of_best]
+            # The heap starts with the best rank, whose last item is the number of the host.
+            best = self.hosts[ranks[0][-1]]
             best.add(role)
             self.chosen[role.name].append(best)
             if best.fits(role):

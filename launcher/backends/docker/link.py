@@ -88,11 +88,10 @@ class ContainerProgram(RemoteProgram):
         self._unsent = program
 
     def receive_start(self) -> bool:
-        """Send more of the program, then look for the mark that says that the program runs."""
+        """Send more of the program, then look for the start mark, which says that the program runs."""
         with suppress(TransportError):  # The command has ended, and reading shows why.
             if self._unsent:
-                sent = self._pipe.send(self._unsent)
-                self._unsent = self._unsent[sent:]
+                self._unsent = self._unsent[self._pipe.send(self._unsent) :]
         return super().receive_start()
 
     def await_agent(self) -> None:

@@ -147,6 +147,8 @@ class SimulatedJob:
         self.plan: Plan | None = None
         #: Timers that are set by their texts, with their seconds.
         self.timers: dict[str, float] = {}
+        #: The tasks whose results are being copied, by their restarts.
+        self.saving: dict[str, frozenset[TaskId]] = {}
         self._timer_of: dict[str, Timer] = {}
 
     @property
@@ -173,6 +175,13 @@ class SimulatedJob:
         validate(self.machine.state)
         return done
 
+    def saved(self, restart: str) -> tuple[Command, ...]:
+        """The commands that follow when the results of tasks were copied."""
+        del self.saving[restart]
+        done = self._execute(self.machine.handle_saved(restart))
+        validate(self.machine.state)
+        return done
+
     def _execute(self, given: Iterable[Command]) -> tuple[Command, ...]:
         done: list[Command] = []
         for command in given:
@@ -182,6 +191,8 @@ class SimulatedJob:
                 self._timer_of[str(command.timer)] = command.timer
             elif isinstance(command, commands.CancelTimer):
                 self.timers.pop(str(command.timer), None)
+            elif isinstance(command, commands.SaveResults):
+                self.saving[command.restart] = command.tasks
             elif isinstance(command, commands.MoveTasks):
                 self.placement = command.placement
             elif isinstance(command, commands.MakePlan):
@@ -332,7 +343,7 @@ def script(setup: str) -> Script:
 
     ::
 
-        worker 2, ps 1, hosts 2, slots 1, spares s1 s2, containers, managed, check, continue, grace 0
+        worker 2, ps 1, hosts 2, slots 1, spares s1 s2, containers, managed, check, continue, saves, grace 0
 
     A ps or evaluator is a service, as the command line has it. Words of a role: ``evaluator 1 drain 60``,
     ``board 1 sidecar``, ``ps 1 restart job``, ``ps 1 retryable 3 128-255``, ``worker 2 memory 8`` (bytes).
@@ -345,7 +356,9 @@ def script(setup: str) -> Script:
     options = {name: words.pop(name, None) is not None for name in ("check", "managed")}
     where = hosts(int(words.pop("hosts", 1)), int(words.pop("slots", 0)) or None)
     spares = tuple(Host(name, spare=True) for name in words.pop("spares", "").split())
-    spec = JobSpec(tuple(_role(*role) for role in words.items()), policy=Policy(on_failure, **policy))
+    output_to = "" if words.pop("saves", None) is None else "s3://bucket/results"
+    roles = tuple(_role(*role) for role in words.items())
+    spec = JobSpec(roles, policy=Policy(on_failure, **policy), output_to=output_to)
     return Script(spec, where + spares, tasks_end, **options)
 
 

@@ -31,6 +31,7 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         f"ps {draw(st.integers(0, 2))}{draw(st.sampled_from(['', ' drain 20', ' drain 60']))}",
         draw(st.sampled_from(["", "board 1 sidecar"])),
         draw(st.sampled_from(["", "continue"])),
+        draw(st.sampled_from(["", "saves"])),
         draw(st.sampled_from(["grace 0", "grace 10"])),
         draw(st.sampled_from(["", "timeout 60"])),
         draw(st.sampled_from(["", "", "restarts 1", "restarts 5"])),

@@ -198,6 +198,10 @@ class World:
         self._waited_for: dict[str, set[str]] = {}
         #: Tasks that are to start again, as programs are told: by the attempt before.
         self._restarting: dict[TaskId, int] = {}
+        #: Tasks whose results were copied since they have started.
+        self._saved_tasks: set[TaskId] = set()
+        #: Whether a host was lost, perhaps with results.
+        self._has_lost = False
         #: The last one of each attempt of a task.
         self.moves: dict[tuple[TaskId, int], events.TaskMoved] = {}
         self._carry(simulated.begin())
@@ -212,7 +216,17 @@ class World:
     def actions(self) -> list[Action]:
         """Everything that keeps the world going."""
         agents = [*self.agents.values()]
-        return [action for agent in agents for action in (*agent.actions(), *self._arrivals(agent))]
+        events = [action for agent in agents for action in (*agent.actions(), *self._arrivals(agent))]
+        return [*events, *self._copies()]
+
+    def _copies(self) -> list[Action]:
+        """The results of tasks that are to start again are copied."""
+        return [functools.partial(self._saved, restart) for restart in self.simulated.saving]
+
+    def _saved(self, restart: str) -> None:
+        self._saved_tasks |= self.simulated.saving[restart]
+        self._carry(self.simulated.saved(restart))
+        self._check_waits()
 
     def _arrivals(self, agent: ModelAgent) -> Iterator[Action]:
         """The next event of an agent arrives."""
@@ -301,6 +315,7 @@ class World:
             self._check_start(command)
             if isinstance(command, commands.CloseLink):
                 self._lost.add(host)
+                self._has_lost = True
                 self._alive_there[host] = set(self.agents[host].tasks)
                 self.agents[host].over = True
                 self.agents[host].outbox.clear()
@@ -317,6 +332,10 @@ class World:
             assert not any(command.task in tasks for tasks in self._alive_there.values())
             self._attempts[command.task] = self._attempts.get(command.task, 0) + 1
             assert command.attempt == self._attempts[command.task]
+            if self.simulated.job.output_to and command.attempt > 1 and not self._has_lost:
+                assert command.task in self._saved_tasks
+                self._saved_tasks.discard(command.task)
+            assert not any(command.task in tasks for tasks in self.simulated.saving.values())
             assert self._restarting.pop(command.task, 0) == command.attempt - 1
             assert not self.simulated.machine.state.tasks[command.task].is_dismissed
 
@@ -340,8 +359,8 @@ class World:
             if self.simulated.exit_code is not None:
                 assert self._lies or not self._restarting
                 return
-            ready = [action for agent in self.agents.values() for action in self._sound(agent)]
-            if ready:
+            sound = [action for agent in self.agents.values() for action in self._sound(agent)]
+            if ready := [*sound, *self._copies()]:
                 ready[0]()
                 continue
             bounds = [timer for timer in self.simulated.timers if timer not in ("notice", "job", "silence")]

@@ -13,8 +13,9 @@ import pytest
 from tests.conftest import Launch
 from tests.seeing import soon
 from tests.ssh.host import TIME_LIMIT, LabHost
-from tests.ssh.lab import ALL, ONE
+from tests.ssh.lab import ALL, ONE, TWO
 from tests.ssh.test_sync import size_of
+from tests.storage.stores import S3
 from tests.unit.files.hosts import snapshot
 
 pytestmark = pytest.mark.timeout(180)
@@ -55,6 +56,25 @@ def test_from_four_hosts(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Pat
         assert snapshot(got / "ckpt-7") == snapshot(got / "latest") == whole
         logs = {path: found[2] for path, found in snapshot(got).items() if path.startswith(b"log")}
         assert logs == {b"log\xff": host.name.encode()}
+
+
+@pytest.mark.promise("results and reports at URLs")
+def test_results_of_hosts_are_at_their_urls(ssh_launch: Launch, hosts: list[LabHost], s3: S3):
+    """They come over the connections, also before a restart. The hosts need nothing for that."""
+    script = """
+        mkdir -p ~/results; echo $JOB_NAME $TASK_INDEX >~/results/weights
+        if [ "$LAUNCH_ATTEMPT" = 1 ]; then echo one >"$OUTPUT_DIR/first"; exit $((5 * TASK_INDEX)); fi
+        rm "$OUTPUT_DIR/first"; echo two >"$OUTPUT_DIR/second"
+    """
+    for host in hosts[:2]:
+        host.expected.append("results")
+    options = ["--restarts", "1", "--restart", "task", "--output-to", s3.of("out")]
+    words = (*TWO, *options, "--collect", f"~/results:{s3.of('all')}", "--", "sh", "-c", script)
+    ended = ssh_launch(*words, cwd="/", env=s3.environ, timeout=90, code=0)
+    models = [f"all/worker-{task}/results/weights" for task in (0, 1)]
+    results = ["out/worker-0/first", "out/worker-1/first", "out/worker-1/second"]
+    assert s3.names() == [*models, *results], ended.err
+    assert [s3.read(name) for name in models] == [b"worker 0\n", b"worker 1\n"]
 
 
 @pytest.mark.promise("sshd killed, cable cut, in sync and collect")

@@ -71,6 +71,19 @@ def test_collect(text: str, role: str, number: int | None, path: str, into: str 
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "into", "url"),
+    [
+        ("ckpt:hdfs://n:8020/x", "ckpt", None, "hdfs://n:8020/x"),
+        ("worker/0=a:b:s3a://b/x:y", "a:b", None, "s3a://b/x:y"),
+        ("a:file:///tmp/x%20y", "a", "/tmp/x y", ""),
+    ],
+)
+def test_collect_to_a_url(text: str, path: str, into: str | None, url: str):
+    (request,) = parse_collects([text], {"worker": 1})
+    assert (request.path, request.into, request.url) == (path, into, url)
+
+
 #: Options that are given together, and how many faults they have.
 WRONG_SYNCS = {
     "": 1,
@@ -81,7 +94,14 @@ WRONG_SYNCS = {
     "src data src:there data:/there": 0,
     "src other/src data:a/b with:colon:~/a data:a/b gone": 3,
 }
-WRONG_COLLECTS = {"": 1, ":out worker= ckpt: master=ckpt ckpt:file ps=fine ps/1=x worker/5=x": 7}
+WRONG_COLLECTS = {
+    "": 1,
+    ":out worker= ckpt: master=ckpt ckpt:file ps=fine ps/1=x worker/5=x": 7,
+    # Two of one name at one place; of others the names are not known.
+    "a/m:s3://b/x worker/1=b/m/:s3://b/x/ ps=b/m:s3://b/x": 1,
+    "worker/0=m:s3://b/x worker/1=m:s3://b/x worker/1=n:s3://b/x worker/1=m:s3://b/y": 1,
+    "worker/0=m.{task_index}:s3://b/x worker/1=m.{task_index}:s3://b/x a/*:s3://b/x b/*:s3://b/x": 0,
+}
 collects = partial(parse_collects, roles={"ps": 1, "worker": 2})
 
 

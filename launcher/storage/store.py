@@ -23,7 +23,7 @@ from launcher.common.record import Record
 from launcher.storage import urls
 
 _T = TypeVar("_T")
-#: Makes a call within so many seconds, and returns what it returns. The last argument says whether its success
+#: Makes a call within so many seconds, and returns what it returns. The last argument says whether success
 #: means that the store answers, which is not so as long as a library only gathers what it will send.
 _Bounded = Callable[[Callable[[], Any], float, bool], Any]
 

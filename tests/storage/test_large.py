@@ -1,0 +1,133 @@
+"""A gigabyte of each kind of file in a real store: each row once, shared out evenly, none lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.seeing import ROOT
+from tests.storage.servers import Servers
+from tests.storage.stores import Bucket
+
+#: Bytes of all files of a test, and of a row.
+SIZE = int(os.environ.get("LAUNCH_TEST_BYTES", "1000000000"))
+_ROW = 500
+ROWS = SIZE // _ROW
+_BATCH = 5000
+_PROGRAM = "import json, sys; from tests.storage.test_large import feed; feed(**json.loads(sys.argv[1]))"
+CASES = [
+    *(("hdfs", kind, 64) for kind in ("text", "csv", "tfrecord", "parquet")),
+    ("hdfs", "text", 2), ("hdfs", "parquet", 2), ("s3", "text", 64), ("gcs", "parquet", 2),
+]  # fmt: skip
+
+
+def contents(kind: str, files: int) -> Iterator[bytes]:
+    """The content of each file: rows that begin with their numbers."""
+    for file in range(files):
+        numbers = range(file * ROWS // files, (file + 1) * ROWS // files)
+        if kind == "parquet":
+            import pyarrow  # not where this module is imported to feed
+            from pyarrow import parquet
+
+            table = pyarrow.table({"n": numbers, "text": ["x" * (_ROW - 12)] * len(numbers)})
+            made = io.BytesIO()
+            parquet.write_table(table, made, row_group_size=8192, compression="none", use_dictionary=False)
+            yield made.getvalue()
+        elif kind == "tfrecord":
+            from google_crc32c import value as crc32c
+
+            from launcher.feed.remote.readers import as_record
+
+            filler = b"," + b"x" * (_ROW - 26)
+            yield b"".join(as_record(b"%09d%s" % (number, filler), crc32c) for number in numbers)
+        else:
+            filler = b"," + b"x" * (_ROW - 11) + b"\n"
+            yield (b"n,text\n" if kind == "csv" else b"") + filler.join(b"%09d" % n for n in numbers) + filler
+
+
+def consume(args: dict[str, Any], ctx: Any) -> None:
+    """Write down the numbers of all rows; with ``kill`` the first attempt of worker/0 kills itself."""
+    feed, rows = ctx.get_data_feed(), 0
+    of_columns = {"csv": lambda row: int(row[0]), "parquet": lambda row: row[0]}
+    number = of_columns.get(args["kind"], lambda row: int(row[:9]))
+    with open(Path(args["folder"], f"{ctx.task_index}-{ctx.attempt}"), "wb") as file:
+        while not feed.should_stop():
+            batch = feed.next_batch(_BATCH)
+            array("q", map(number, batch)).tofile(file)
+            file.flush()
+            rows += len(batch)
+            if args["kill"] and rows > ROWS // 5 and (ctx.task_index, ctx.attempt) == (0, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def feed(kind: str, pattern: str, folder: str, kill: bool) -> None:
+    """Feed all files to two workers: how long it took."""
+    from launcher import CsvFiles, InputMode, ParquetFiles, TextFiles, TFCluster, TFRecordFiles
+
+    source: Any = {
+        "text": lambda: TextFiles(pattern), "tfrecord": lambda: TFRecordFiles(pattern),
+        "csv": lambda: CsvFiles(pattern, multiline=False, columns=["n", "text"]),
+        "parquet": lambda: ParquetFiles(pattern, columns=["n", "text"]),
+    }[kind]()  # fmt: skip
+    args = {"kind": kind, "folder": folder, "kill": kill}
+    options: dict[str, Any] = {"restarts": 1, "restart": "task", "grace": 1, "quiet": True}
+    with TFCluster.run(consume, args, 2, input_mode=InputMode.FEED, **options) as cluster:
+        since = time.monotonic()
+        cluster.train(source)
+        seconds = time.monotonic() - since
+    print(json.dumps(seconds))
+
+
+def fed(bucket: Bucket, kind: str, folder: Path, kill: bool) -> dict[str, Any]:
+    """What each attempt of a worker was fed, by its index and attempt."""
+    folder.mkdir()
+    args = {"kind": kind, "pattern": bucket.of("part-*"), "folder": str(folder), "kill": kill}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, json.dumps(args)], env={**os.environ, **bucket.environ}, cwd=ROOT,
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {path.name: numpy.fromfile(path, numpy.int64) for path in sorted(folder.iterdir())}
+    seconds = float(done.stdout.splitlines()[-1])
+    shares = {name: len(rows) for name, rows in found.items()}
+    print(f"{kind}: {seconds:.1f} s, {ROWS / seconds:,.0f} rows/s, {SIZE / seconds / 1e6:.0f} MB/s, {shares}")
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("store, kind, files", CASES)
+def test_each_row_once(
+    store: str, kind: str, files: int, request: pytest.FixtureRequest, servers: Servers, tmp_path: Path
+):
+    bucket: Bucket = request.getfixturevalue(store)
+    size = 0
+    for number, content in enumerate(contents(kind, files)):
+        bucket.put(f"part-{number:05}", content)
+        size += len(content)
+    assert abs(size - SIZE) < SIZE / 20
+
+    rows = fed(bucket, kind, tmp_path / "all", kill=False)
+    assert sorted(rows) == ["0-1", "1-1"]
+    counts = numpy.bincount(numpy.concatenate([*rows.values()]), minlength=ROWS)
+    assert len(counts) == ROWS and counts.min() == counts.max() == 1
+    assert max(map(len, rows.values())) <= 1.2 * ROWS / 2
+
+    rows = fed(bucket, kind, tmp_path / "killed", kill=True)
+    assert sorted(rows) == ["0-1", "0-2", "1-1"]
+    counts = numpy.bincount(numpy.concatenate([*rows.values()]), minlength=ROWS)
+    assert len(counts) == ROWS and counts.min() == 1
+    # Only rows that it had taken came once more.
+    assert set(numpy.flatnonzero(counts > 1)) <= set(rows["0-1"].tolist())

@@ -94,8 +94,11 @@ def train(args: Sequence[str], ctx: Any) -> None:
     """Say which numbers a node reads under the strategy, and what all nodes have read."""
     import tensorflow as tf
 
+    from launcher.data import tf_dataset
+
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     for names in args:
+        assert list(tf_dataset(names)) == list(ctx.tf_dataset(names))
         numbers = ctx.tf_dataset(names).batch(4).map(lambda records: tf.strings.to_number(records, tf.int64))
         read: list[int] = []
         for batch in strategy.experimental_distribute_dataset(numbers):

@@ -219,7 +219,11 @@ def test_urls_are_looked_up_when_rows_are_needed(tmp_path: Path):
         taken(data)
 
 
-@pytest.mark.parametrize("damage", [b"", b"not gzip", gzip.compress(b"x" * 9999)[:-9]])
+DAMAGED = {"empty": b"", "not gzip": b"not gzip", "cut off": gzip.compress(b"x" * 9999)[:-9]}
+
+
+# The processes of a run must have the same names of tests, and gzip writes the time.
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
 def test_packed_files_that_are_damaged(tmp_path: Path, damage: bytes):
     (tmp_path / "x.gz").write_bytes(damage)
     if damage:

@@ -27,7 +27,7 @@ from launcher.common.text import byte_size, escape_controls, join_names, last_li
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
-from launcher.config.values import environment, positive_duration, program_path
+from launcher.config.values import environment, positive_duration, program_path, without_secret
 from launcher.findings import (
     PROBLEM,
     WARNING,
@@ -44,7 +44,7 @@ from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
 from launcher.storage.reaching import MARK
-from launcher.storage.urls import is_url, secret_fault, shown
+from launcher.storage.urls import is_url, shown
 
 SUMMARY = "check hosts and the network between them for faults"
 
@@ -88,11 +88,11 @@ _MAX_PEERS = 32
 
 
 def _url(text: str) -> str:
-    """Read a URL that contains no secret."""
+    """Read a URL that contains no password."""
     if not is_url(text):
         raise ValueError("expected SCHEME://..., as in hdfs://namenode:8020/data")
-    if fault := secret_fault(text):
-        raise ValueError(fault)
+    if without_secret(text) != text:
+        raise ValueError("expected a URL without a password, which other users could read")
     return text
 
 
@@ -115,7 +115,7 @@ TIMEOUT = Setting(
 )
 URL: Setting[tuple[str, ...]] = Setting(
     "url", _url, "a URL that the Python of tasks is to reach; repeatable", metavar="URL", default=(),
-    repeatable=True, masked=shown,
+    repeatable=True, masked=without_secret,
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from launcher.feed.remote.readers import MISSING_PYARROW, CsvReader, ParquetRead
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, FeedSource, Piece, groups, piece_of
 from launcher.storage import store
 from launcher.storage.store import StorageError
-from launcher.storage.urls import is_url, missing_package, shown
+from launcher.storage.urls import is_url, missing_package, shown, url_fault
 
 #: Files that tasks read are cut into so many ranges for each worker, if these are not too small or large.
 _RANGES_PER_WORKER = 16
@@ -334,8 +334,8 @@ def find_files(names: Sequence[str]) -> list[str]:
     paths: dict[str, None] = {}
     for pattern in patterns:
         if is_url(pattern):
-            if fault := missing_package(pattern):
-                faults.append(Fault("data", f"{shown(pattern)}: {fault}"))
+            if problem := url_fault(pattern) or missing_package(pattern):
+                faults.append(Fault("data", f"{shown(pattern)}: {problem}"))
             paths[pattern] = None
             continue
         files = sorted(file for file in glob.glob(pattern, recursive=True) if not os.path.isdir(file))

@@ -68,7 +68,7 @@ _UNCLEAR = {
     "Fatal RPC error": "what answers at this address is no NameNode",
 }
 #: An answer of a NameNode as hdfs-native writes it, with escapes for the lines of a stack.
-_JAVA_ERROR = re.compile(r'RPCError\("[\w.$]*", "(.*?)(?:\\n|"\))')
+_JAVA_ERROR = re.compile(r'\w+\((?:"[\w.$]*", )?"(.*?)(?:\\n|"\))')
 #: The connections of this process to stores, by its id, their scheme and their address.
 _STORES: Dict[Tuple[int, str, str], Any] = {}
 
@@ -500,13 +500,11 @@ def _store(url: str) -> Tuple[Any, str]:
     Raises:
         StorageError: A package is missing, or the scheme is unknown.
     """
-    if missing := urls.missing_package(url):
-        raise StorageError(url, missing)
+    if fault := urls.url_fault(url) or urls.missing_package(url):
+        raise StorageError(url, fault)
     import fsspec  # noqa: PLC0415 - slow, and only where a URL is used
 
     scheme = urls.scheme_of(url)
-    if scheme in urls.OBJECT_STORES and not urlsplit(url).netloc:
-        raise StorageError(url, "names no bucket")
     key = (os.getpid(), scheme, urlsplit(url).netloc)
     files = _STORES.get(key)
     if files is None:
@@ -596,8 +594,7 @@ def _no_host(url: str) -> Optional[StorageError]:
     Returns:
         The error, or None if the host is known, or the URL names a bucket instead.
     """
-    host = urlsplit(url).hostname
-    scheme = urls.scheme_of(url)
+    host, scheme = "" if urls.url_fault(url) else urlsplit(url).hostname, urls.scheme_of(url)
     if not host or scheme not in ("hdfs", "webhdfs", "http", "https"):
         return None
     try:

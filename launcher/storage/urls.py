@@ -24,6 +24,10 @@ WEB_SCHEMES = ("http", "https")
 #: What files can be written to.
 WRITABLE = ("hdfs", "viewfs", "webhdfs", "s3", "s3a", "gs", "gcs", "file")
 HIDDEN = "***"
+#: A URL with a user, perhaps with a password. A password may contain anything, but a port is none.
+_USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/@:]*(?::(?!\d+(?:[/?,]|$)).*)?)@")
+#: A query in a text.
+_QUERY = re.compile(r"\?[\w.%-]+=[^\s'\")]*")
 
 
 def is_url(name: str) -> bool:
@@ -70,26 +74,28 @@ def redacted(text: str, url: str) -> str:
         text: A message, possibly of another library.
         url: The URL.
     """
-    parts = urlsplit(url)
-    secrets = [parts.netloc.rpartition("@")[0], parts.password or ""]
+    secrets = []
+    if found := _USER.match(url):
+        user, password = found[1], found[1].partition(":")[2]
+        secrets += [user, password, unquote(password)]
     # In a pattern for another store than a web server, a question mark stands for a character.
     if scheme_of(url) in WEB_SCHEMES:
-        secrets.append(parts.query)
+        secrets.append(url.partition("?")[2].partition("#")[0])
     for secret in secrets:
         # What is so short occurs by chance.
         if len(secret) > 1:
             text = text.replace(secret, HIDDEN)
-    return text
+    # Libraries write the query in other ways, or have one of their own, such as the token of WebHDFS.
+    return _QUERY.sub(f"?{HIDDEN}", text) if scheme_of(url) in (*WEB_SCHEMES, "webhdfs") else text
 
 
-def secret_fault(url: str) -> str:
-    """Return why a URL is refused where other users could see it, or an empty text if it is not.
-
-    The command line of a process can be read by every user of its machine, and the commands of runs are kept.
-    """
-    if urlsplit(url).password is None:
-        return ""
-    return f"{shown(url)} has a password, which other users of this machine can read"
+def url_fault(url: str) -> str:
+    """Return why a URL can be none, or an empty text."""
+    try:
+        address = urlsplit(url).netloc
+    except ValueError as error:
+        return str(error)
+    return "" if address or scheme_of(url) not in OBJECT_STORES else "names no bucket"
 
 
 def missing_package(url: str) -> str:

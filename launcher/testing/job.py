@@ -152,7 +152,7 @@ class Job(_Waits):
         #: All tasks of the job, in the order of the plan.
         self.tasks: tuple[Task, ...] = ()
         #: The number of the attempt that each task had when `Task.kill` or `Task.signal` was last called.
-        self.attempts_before_signal: dict[str, int] = {}
+        self.attempts: dict[str, int] = {}
         #: When `stop` was last called, by `time.monotonic`.
         self._stopped_at = -math.inf
 
@@ -504,7 +504,7 @@ class Task(_Waits):
 
     def _note_attempts(self) -> None:
         """Note the attempt of each task of the job before a signal, for `wait_restarted`."""
-        self._job.attempts_before_signal = {task.name: task.attempt for task in self._job.tasks}
+        self._job.attempts = {task.name: task.attempt for task in self._job.tasks}
 
     def wait_restarted(self, timeout: float = 60.0) -> int:
         """Wait until the task runs again, after the last `kill` or `signal` of any task of the job.
@@ -521,8 +521,8 @@ class Task(_Waits):
             WaitFailed: The task does not run again in time, or the job has ended.
         """
         __tracebackhide__ = True
-        # The test has killed the task, or another one of the job, in this attempt. 1 if it has killed none.
-        old_attempt = self._job.attempts_before_signal.get(self.name, 1)
+        # The attempt before the last `kill` or `signal` (`_note_attempts`), or 1 if there was none.
+        old_attempt = self._job.attempts.get(self.name, 1)
 
         def new_attempt() -> int:
             """Return the number of the last attempt after the old one that runs or ran. 0 without any."""

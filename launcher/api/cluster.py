@@ -295,7 +295,8 @@ class TFCluster:
             call.add("num_epochs=0", "expected 1 or more (TensorFlowOnSpark made 10 of 0)")
         feed_timeout, qname = _read_feed(call, feed_timeout, qname)
         if equal is not None and batch_size is None:
-            call.add(f"equal={equal!r} without batch_size", "expected the number of rows in each batch")
+            text = f"equal={arguments.shown(equal)} without batch_size"
+            call.add(text, "expected the number of rows in each batch")
         equal = call.optional("equal", equal, arguments.choice(*FILLS))
         batch_size = call.optional("batch_size", batch_size, arguments.whole(1))
         call.check()

@@ -11,6 +11,7 @@ and the standard library. No row may be lost, and none may reach two tasks unles
                                     one such task
 `feed.sources`, `feed.files`        `rows`, `partitions`, `TextFiles`, `CsvFiles`, `TFRecordFiles`,
                                     `ParquetFiles`
+`feed.outputs`                      `output_folder`: where tasks store the results of an inference as files
 `feed.remote.connect`               `DriverRoutes`, `ConnectError`, `read_exactly`: a task's connection
 `feed.remote.data_feed`             `DataFeed`, `dataset`, `end_all`: the rows in the task
 `feed.remote.code`                  `by_value`: pickles the program's own modules as code

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +128,36 @@ def test_another_tensorflow_on_one_host(ssh_launch: Launch, hosts: list[LabHost]
     found = [(kind, names) for kind, names, _ in problems(record, "warning")]
     warnings = {kind: names for kind, names in found if kind.startswith(("python", "tensorflow"))}
     assert warnings == {"python-differs": ["node3"], "tensorflow-missing": ["node4"]}
+
+
+@pytest.mark.promise("`launch check --url`: which URLs each host reaches, and which packages are missing")
+def test_urls_that_each_host_can_reach(ssh_launch: Launch, hosts: list[LabHost], tmp_path: Path):
+    """node1 serves a file, which node2 cannot reach, and for which node3 lacks a package."""
+    port = 8123
+    server = hosts[0].start(["python3", "-m", "http.server", str(port), "--directory", "/usr/share"])
+    hosts[1].run(["ip", "route", "add", "blackhole", f"{hosts[0].address}/32"])
+    bare = hosts[2].home / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    hosts[2].expected.append("bare")
+    lines = [{"name": host.name, "python": sys.executable} for host in hosts]
+    lines[2] = {"name": "node3", "venv": str(bare)}
+    file = ssh_launch.home / "lab.yaml"
+    file.write_text(json.dumps({"hosts": lines}))
+    url = f"http://{hosts[0].address}:{port}/"
+    try:
+        asks = ["python3", "-c", f"import urllib.request as web; web.urlopen({url!r})"]
+        soon(lambda: not hosts[0].run(asks, check=False).returncode, TIME_LIMIT, "the server listens")
+        record = checked(ssh_launch, "--url", url, "--timeout", "15", code=1, hosts=str(file))
+    finally:
+        hosts[1].run(["ip", "route", "del", "blackhole", f"{hosts[0].address}/32"])
+        server.kill()
+        server.communicate()
+    states = [seen["urls"][0]["state"] for seen in record["hosts"]]
+    assert states == ["ok", "failed", "missing", "ok"]
+    found = {tuple(names): text for kind, names, text in problems(record) if kind == "url"}
+    assert found.keys() == {("node2",), ("node3",)}
+    assert "No route" in found["node2",] or "Invalid argument" in found["node2",]
+    assert "is not installed" in found["node3",]
 
 
 def test_the_check_is_broken_off(ssh_launch: Launch, hosts: list[LabHost]):

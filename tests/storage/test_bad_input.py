@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pytest
+
 from tests.seeing import ROOT
 from tests.storage.stores import S3, Bucket, Gcs, Hdfs
 
@@ -20,6 +22,7 @@ class Error(NamedTuple):
     pattern: str
 
 
+pytestmark = pytest.mark.promise("wrong URLs, and stores that refuse: one line each, and nothing half done")
 #: hdfs-native alone would try for three minutes. Many things are tried at once, on a busy machine.
 TIME_LIMIT = 90.0
 

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from launcher.config.values import without_secret
 from launcher.storage.urls import redacted, shown, url_fault
 
+pytestmark = pytest.mark.promise(
+    "no password and no signed query of a URL is printed, kept or in a command line"
+)
 #: Characters of passwords and keys. Those of AWS contain slashes.
 SECRETS = st.text("abcXYZ0189/+=%:$!@.,-_~ é", min_size=3, max_size=40).map(lambda text: f"q{text}q")
 

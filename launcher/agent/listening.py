@@ -33,7 +33,7 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
     # The kernel lists listening sockets by inode, and the inodes of each process as its open files.
     port_of_inode = dict(_listening_sockets())
     listening_ports = set(port_of_inode.values())
-    # Somebody has chosen these. Ports that the kernel chose do not count.
+    # A program or its user has chosen these ports. Those that the kernel chose do not count.
     chosen_ports = listening_ports - set(_ephemeral_ports())
     elsewhere: Dict[str, int] = {}
     for task, expected_port, main_pid in tasks:

@@ -198,6 +198,7 @@ class ReconnectingLink:
             # An acknowledgement usually waits for others. But the TCP connection of srun (Nagle) delays the
             # agent's next short message by 40 ms until the last one is answered, as that after TaskStarted.
             at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
+            # Measurements come often, and their acknowledgement can wait for the next ping.
             lazily = all(isinstance(message, Measured) for message in messages)
             self._channel.took(len(messages), time.monotonic(), at_once, lazily)
         if messages:

@@ -85,7 +85,7 @@ def find(text: str | None = None, *, by_path: bool = True) -> Run:
             return (going(runs) or runs)[-1]
         expected = "expected one started before, or the path of its folder"
         raise InputError([Fault("", "there are no runs", expected)])
-    matching = _called(text, runs)
+    matching = _matching(text, runs)
     if len(matching) == 1:
         return matching[0]
     if by_path and os.path.isdir(text):
@@ -101,8 +101,12 @@ def find(text: str | None = None, *, by_path: bool = True) -> Run:
     raise InputError([Fault("RUN", f"no run {text!r}", known)])
 
 
-def _called(text: str, runs: Sequence[Run]) -> Sequence[Run]:
-    """Return the run of this name, or else all runs whose launcher's name has this start or these letters."""
+def _matching(text: str, runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the run with this name, or else all runs that the text may mean.
+
+    A run has a name that launch has made, and perhaps one of the user. The text may be one of them, or the
+    start or the last letters of the one that launch has made.
+    """
     if not text or "/" in text:  # Only the path of a folder has a slash.
         return []
     of_launcher = [run for run in runs if run.name == text]

@@ -131,6 +131,7 @@ def _send_from(sock: socket.socket, channel: Channel) -> None:
     with suppress(SSHException, EOFError, OSError):  # The channel or the socket has ended.
         try:
             while data := sock.recv(PACKET_BYTES):
+                # The connection keeps in memory what the server does not accept yet, which must not grow.
                 cast("ClosingSocket", channel.get_transport().sock).wait_for_room()
                 channel.sendall(data)
         finally:

@@ -95,7 +95,11 @@ def url_fault(url: str) -> str:
         address = urlsplit(url).netloc
     except ValueError as error:
         return str(error)
-    return "" if address or scheme_of(url) not in OBJECT_STORES else "names no bucket"
+    if scheme_of(url) not in OBJECT_STORES:
+        return ""
+    # A library would take the password as a bucket, and repeat parts of it.
+    key = "expected a bucket; keys belong into variables or files" if _USER.match(url) else ""
+    return key if address else "names no bucket"
 
 
 def missing_package(url: str) -> str:

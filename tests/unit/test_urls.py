@@ -25,7 +25,7 @@ def test_no_password_is_shown(password: str, quoted: bool):
     for text in (url, f"cannot open '{url}'", f"user me with {password} at bucket", f"{written} is wrong"):
         hidden = redacted(text, url)
         assert written not in hidden and password not in hidden
-    assert shown(url) == "s3://***@bucket/data/x.txt"
+    assert shown(url) == "s3://***@bucket/data/x.txt" and url_fault(url)
     assert password.strip() not in without_secret(f"--report {url.replace(' ', '')}")
 
 

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from launcher.common.arguments import named_arguments
-from launcher.feed.remote.tf_data import Names, share_of
+from launcher.feed.remote.tf_data import Names, Share, share_of
 from launcher.feed.remote.tf_data import tf_dataset as _tf_dataset
 
 __all__ = ["tf_dataset"]
@@ -41,6 +41,7 @@ def tf_dataset(names: Names, *, lines: bool = False) -> Any:
         InputError: No file has such a name, or an argument is wrong.
         StorageError: A URL cannot be read. While iterating, TensorFlow raises an error with its message.
     """
-    cluster = json.loads(os.environ.get("CLUSTER_SPEC") or "{}")
-    role, index = os.environ.get("JOB_NAME", ""), int(os.environ.get("TASK_INDEX") or 0)
-    return _tf_dataset(names, share_of(role, index, cluster), lines=lines)
+    share = Share()
+    if cluster := os.environ.get("CLUSTER_SPEC"):
+        share = share_of(os.environ["JOB_NAME"], int(os.environ["TASK_INDEX"]), json.loads(cluster))
+    return _tf_dataset(names, share, lines=lines)

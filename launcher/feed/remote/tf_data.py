@@ -69,6 +69,8 @@ def tf_dataset(names: Any, share: Share, *, lines: Any) -> Any:
     call = Arguments("tf_dataset")
     names = call.read("names", names, arguments.one_or_several(arguments.path, "paths"))
     lines = call.optional("lines", lines, arguments.flag, default=False)
+    if names == []:
+        call.add("names=[]", "expected names or patterns")
     call.check()
     import tensorflow as tf  # noqa: PLC0415 - the user's, in the task
 
@@ -114,13 +116,14 @@ def _files(tf: Any, name: str, *, is_native: bool) -> list[str]:
         return [file.url for file in find_files(name)]
     if urls.scheme_of(name) in ("", "file"):
         name = os.path.expanduser(urls.local_path(name) or name)
-        names = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
-        files = [name for name in names if not os.path.isdir(name)]
+        found = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
+        files = [file for file in found if not os.path.isdir(file)]
     else:
         files = tf.io.gfile.glob(name)
     if not files:
+        problem = f"{name!r} is a folder" if os.path.isdir(name) else f"no file {urls.shown(name)!r}"
         expected = f"expected files, or a pattern as 'data/*'; looked from {os.getcwd()}"
-        raise InputError([Fault("tf_dataset", f"no file {urls.shown(name)!r}", expected)])
+        raise InputError([Fault("tf_dataset", problem, expected)])
     return files
 
 

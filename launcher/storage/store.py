@@ -40,10 +40,11 @@ _DISCARD_SECONDS, _LAST_CALL_SECONDS = 10.0, 3.0
 _MAX_WAIT_SECONDS = 5.0
 #: How long it may take to find the address of a host.
 _LOOKUP_SECONDS = 5.0
-#: How much of a file is fetched at once.
-BUFFER_BYTES = 4 << 20
-#: Less is not asked for at once: the store would need as much time for it.
-_MIN_BUFFER_BYTES = 256 << 10
+#: How much of a file is fetched at once, and from a store that needs a request for each.
+_BUFFER_BYTES = 4 << 20
+_REQUEST_BYTES = 16 << 20
+#: How much more, for lines that reach over the end of what is read.
+_MORE_BYTES = 64 << 10
 #: How much of a file an object store receives at once. It allows 10,000 such parts.
 _PART_BYTES = 16 << 20
 #: The longest text of another library in a message.
@@ -214,7 +215,7 @@ def _check_bucket(store: Any, path: str, url: str) -> None:
 # ---------------------------------------------------------------------- reading
 
 
-def open_url(url: str, start: int = 0, size: int = BUFFER_BYTES) -> io.BufferedReader:
+def open_url(url: str, start: int = 0, size: Optional[int] = None) -> io.BufferedReader:
     """Open a file to read its bytes.
 
     The store is asked when the first bytes are read, which may raise a `StorageError`, too.
@@ -222,10 +223,12 @@ def open_url(url: str, start: int = 0, size: int = BUFFER_BYTES) -> io.BufferedR
     Args:
         url: The URL of the file.
         start: The number of bytes to skip.
-        size: About how many bytes will be read at least, so that no more are fetched at once.
+        size: About how many bytes will be read, so that few others are fetched. None for all of the file.
     """
-    buffer_bytes = max(_MIN_BUFFER_BYTES, min(size, BUFFER_BYTES))
-    return io.BufferedReader(_UrlFile(url, start, buffer_bytes), buffer_bytes)
+    most = _BUFFER_BYTES if urls.scheme_of(url) in ("hdfs", "viewfs") else _REQUEST_BYTES
+    # So that the last of the pieces is not much larger than what is read of it.
+    pieces = 1 if size is None else max(1, round(size / most))
+    return io.BufferedReader(_UrlFile(url, start), (most if size is None else size // pieces) + _MORE_BYTES)
 
 
 class _UrlFile(io.RawIOBase):
@@ -234,14 +237,12 @@ class _UrlFile(io.RawIOBase):
     Args:
         url: The URL of the file.
         start: The number of bytes to skip.
-        block_bytes: How much the library fetches at once.
     """
 
-    def __init__(self, url: str, start: int, block_bytes: int) -> None:
+    def __init__(self, url: str, start: int) -> None:
         """Prepare to read, without asking the store."""
         super().__init__()
         self._url = url
-        self._block_bytes = block_bytes
         #: The number of the next byte.
         self._position = start
         #: Whether the file of the library is at another byte.
@@ -295,8 +296,9 @@ class _UrlFile(io.RawIOBase):
         (file, self._file), has_moved = (self._file, None), self._has_moved
         if file is None:
             store, path = _store(self._url)
+            # The buffer is above this. Others read ahead what is in no range.
             is_hdfs = urls.scheme_of(self._url) in ("hdfs", "viewfs")
-            file = store.open(path, "rb", **({} if is_hdfs else {"block_size": self._block_bytes}))
+            file = store.open(path, "rb", **({} if is_hdfs else {"cache_type": "none"}))
             has_moved = self._position > 0
         if has_moved:
             _skip(file, self._position)
@@ -321,7 +323,7 @@ def _skip(file: Any, size: int) -> None:
     try:
         file.seek(size)
     except (ValueError, io.UnsupportedOperation):
-        while size and (data := file.read(min(size, BUFFER_BYTES))):
+        while size and (data := file.read(min(size, _BUFFER_BYTES))):
             size -= len(data)
 
 
@@ -356,7 +358,7 @@ def store(
         written = 0
         writer = bounded(lambda: _writer(url, mark), _CALL_SECONDS, False)
         try:
-            while data := content.read(BUFFER_BYTES):
+            while data := content.read(_BUFFER_BYTES):
                 written += len(data)
                 # The default binds this piece: a call that takes too long goes on in its thread.
                 has_sent = written > 2 * _PART_BYTES

@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple
 
 from launcher.common.errors import LaunchError
 from launcher.feed.remote.codec import Block, RowBlocks
-from launcher.storage.store import BUFFER_BYTES, open_url
+from launcher.storage.store import open_url
 from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, shown
 
 #: How many characters or bytes are read at once.
@@ -303,16 +303,18 @@ class ParquetReader(NamedTuple):
             raise BrokenFileError(f"{path}: {MISSING_PYARROW}") from error
         with opened(self.path, size=0) as content:
             try:
-                file = parquet.ParquetFile(content)
+                # The columns of a row group are fetched at once.
+                file = parquet.ParquetFile(content, pre_buffer=True)
                 names = file.schema_arrow.names
                 if missing := [name for name in self.columns if name not in names]:
                     has = f"it has {', '.join(names)}"
                     raise BrokenFileError(f"{path}: no column {', '.join(missing)}; {has}")
                 if len(set(names)) < len(names):
                     raise BrokenFileError(f"{path}: two columns have the same name: {', '.join(names)}")
-                groups = [number for number in range(file.num_row_groups) if self._has(file, number)]
-                chosen = self.columns or names
-                for batch in file.iter_batches(_BLOCK_ROWS, groups, list(chosen)):
+                groups = [[number] for number in range(file.num_row_groups) if self._has(file, number)]
+                chosen = list(self.columns or names)
+                batches = (file.iter_batches(_BLOCK_ROWS, group, chosen) for group in groups)
+                for batch in chain.from_iterable(batches):
                     columns = [_values(batch.column(name)) for name in chosen]
                     yield tuple(columns) if self.columns else dict(zip(names, columns))
             except (ArrowException, OSError) as error:
@@ -402,13 +404,13 @@ def _has_line_ends(encoding: str) -> bool:
 
 
 @contextmanager
-def opened(path: str, start: int = 0, size: int = BUFFER_BYTES) -> Iterator[IO[bytes]]:
+def opened(path: str, start: int = 0, size: int | None = None) -> Iterator[IO[bytes]]:
     """Open a file to read its bytes, unpacked if its name ends in ``.gz``.
 
     Args:
         path: The path or URL of the file.
         start: The number of bytes to skip.
-        size: About how many bytes will be read.
+        size: About how many bytes will be read. None for all of the file.
 
     Raises:
         BrokenFileError: It cannot be unpacked.
@@ -455,7 +457,7 @@ def _text(
         decoding = "utf-8" if start else "utf-8-sig"
     # The byte before the range may end a line.
     before = max(0, start - 1)
-    range_bytes = BUFFER_BYTES if end is None else end - before
+    range_bytes = None if end is None else end - before
     try:
         with opened(path, before, size or range_bytes) as file:
             lines = io.BufferedReader(_Pieces(_lines(file, start, end)), _READ_BYTES)

@@ -63,7 +63,7 @@ class RunOptions(TypedDict, total=False):
         sync: The folder, or a list of folders, that is copied to every host before the job starts, as ``DIR``
             or ``DIR:REMOTE``.
         collect: The path, or a list of paths, that is copied from the tasks to this machine when the job
-            ends, as ``PATH`` or ``TASK=PATH:DIR``.
+            ends, as ``PATH`` or ``TASK=PATH:DIR``, or to a URL in place of the folder.
         run_dir: The folder for logs and report, which is new or empty. By default it is made among the runs
             that ``launch ps`` lists.
         quiet: Whether nothing is printed. Failures raise exceptions in any case.

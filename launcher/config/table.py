@@ -373,8 +373,8 @@ OUTPUT_DIRS = Setting(
     given_in=EVERYWHERE,
 )  # fmt: skip
 OUTPUT_TO: Setting[str | None] = Setting(
-    "output_to", values.target_url, "copy what is in OUTPUT_DIR to URL/TASK, too", metavar="URL",
-    default=None, given_in=EVERYWHERE, masked=values.without_secret,
+    "output_to", values.target_url, "copy OUTPUT_DIR to URL/TASK, over files of the same names",
+    metavar="URL", default=None, given_in=EVERYWHERE, masked=values.without_secret,
 )  # fmt: skip
 VERBOSE = Setting(
     "verbose", switch, "show start-up messages of TensorFlow, too", flags=("-v", "--verbose"), default=False

@@ -240,7 +240,8 @@ class StagedFiles:
         urls = [request.url for request in self._requested.collects if request.url] if collected else []
         urls += [self._requested.options.spec.output_to] if outputs else []
         failures = copy_out(transfer, [*collected, *outputs], urls)
-        for path, why in failures:
+        is_cancelled = transfer is self._saving_transfer and self._has_ended  # All is copied once more.
+        for path, why in () if is_cancelled else failures:
             say(f"not copied: {with_tilde(path)}: {why}" if path else f"not copied: {why}")
         return not failures
 

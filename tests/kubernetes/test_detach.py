@@ -87,6 +87,16 @@ def test_the_job_goes_on_without_this_machine(
     assert again.out.count("SECRET=hunter3") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.promise("results and reports at URLs")
+def test_a_launcher_whose_image_lacks_a_package_starts_no_task(start: Start, job: Path, account: None):
+    """This Python has what files at the URL need, and could not start the job."""
+    options = ["--collect", "model:s3://bucket/x", "--output-to", "s3://bucket/y", "--report", "s3://bucket/z"]
+    ended = start("-d", job.name, *options, cwd=job.parent).wait(90, code=2)
+    for option, name in (("collect", "x"), ("output-to", "y"), ("report", "z")):
+        assert re.search(rf"--{option}: s3://bucket/{name}: \S+ is not installed: pip install ", ended.err)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_top_shows_it_by_a_copy_of_its_files(

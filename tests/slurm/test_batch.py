@@ -133,6 +133,23 @@ def test_its_page_on_the_login_node(launch: Launch, submit: Submit, slurm: Clust
     assert "exit code 7" in verdict
 
 
+@pytest.mark.long
+@pytest.mark.promise("results and reports at URLs")
+def test_results_at_urls_of_a_submitted_launcher(start: Start, submit: Submit, tmp_path: Path):
+    """The first of them are copied before the restart."""
+    script = """
+        if [ $LAUNCH_ATTEMPT = 1 ]; then echo one >$OUTPUT_DIR/1; exit 5; fi
+        rm -f $OUTPUT_DIR/1; echo two >$OUTPUT_DIR/2
+    """
+    url = f"file://{tmp_path}/out"
+    options = ["--restarts", "2", "--output-to", url, "--report", f"{url}/report.json"]
+    name = submit("-N", "2", "--workers", "2", "--restart", "task", *options, "--", "sh", "-c", script)
+    assert attached(start, name).code == 0
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("?*"))
+    tasks = [f"worker-{task}{file}" for task in (0, 1) for file in ("", "/1", "/2")]
+    assert found == ["report.json", *tasks]
+
+
 @pytest.mark.parametrize("now", [(), ("--now",)])
 def test_it_is_stopped(start: Start, launch: Launch, submit: Submit, now: tuple[str, ...]):
     name = submit("-N", "2", "--workers", "2", "--grace", "30", "--", *(STAYS if now else WAITS))

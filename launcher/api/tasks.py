@@ -37,6 +37,8 @@ from launcher.api.run import RunOptions, option_arguments, option_environ
 from launcher.backends import rows, sections
 from launcher.backends.bootstrap import IMPORTER, packed
 from launcher.backends.docker.rows import DOCKER
+from launcher.backends.kubernetes.rows import KUBERNETES
+from launcher.backends.slurm.rows import SLURM
 from launcher.common import trusted_io
 from launcher.common.errors import (
     Fault,
@@ -172,6 +174,11 @@ class FunctionJob:
         self._elsewhere = not all(are_here)
         #: Whether tasks run in containers. These reach the Unix socket only if its folder is mounted.
         self._in_containers = bool(options.get("docker") or settings.is_given(DOCKER))
+        words = {os.fspath(word).partition("=")[0] for word in options.get("options", ())}
+        in_pods = settings.is_given(KUBERNETES) or "--kubernetes" in words
+        on_slurm = settings.is_given(SLURM) or "--slurm" in words or "SLURM_JOB_ID" in os.environ
+        #: Whether tasks run in pods or on nodes of Slurm. These reach this program only over the network.
+        self._in_cluster = in_pods or on_slurm
         # Roles with a command of their own run programs, and their tasks do not connect.
         counts = {name: role["count"] for name, role in roles.items() if "command" not in role}
         names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]
@@ -179,7 +186,7 @@ class FunctionJob:
         self.handles = {name: TaskHandle(name) for name in names}
         numbers = {name: number for number, name in enumerate(names)}
         # Only processes of this machine can import from its folders.
-        path = [] if self._elsewhere or self._in_containers else list(sys.path)
+        path = [] if self._elsewhere or self._in_containers or in_pods else list(sys.path)
         #: The first message to each task: what it is to run.
         self._work = {**work, "numbers": numbers, "path": path}
         #: Fires when containers of this machine should have connected. Those that have not cannot reach the
@@ -194,7 +201,8 @@ class FunctionJob:
 
         - On this machine, and in its containers, by a Unix socket in a private folder.
         - On other machines, by a port that the launcher forwards to the socket (``--relay``).
-        - Over the network, in containers of another machine, and wherever the other ways fail.
+        - Over the network, in pods, on nodes of Slurm, in containers of another machine, and wherever the
+          other ways fail.
 
         Raises:
             LaunchError: The launch cannot be started. Nothing needs to be closed.
@@ -208,7 +216,8 @@ class FunctionJob:
             self._folder = folder = _private_folder()
             self._resources.callback(shutil.rmtree, folder, ignore_errors=True)
             # Tasks of this machine that are in no container need no address: they use the socket.
-            addresses = own_addresses() if self._elsewhere or self._in_containers else ()
+            needs_address = self._elsewhere or self._in_containers or self._in_cluster
+            addresses = own_addresses() if needs_address else ()
             self._listener = listener = Listener(key, folder, addresses)
             self._resources.callback(listener.close)
             variables.update(LAUNCH_FEED=json.dumps(listener.addresses), LAUNCH_FEED_KEY=key.hex())
@@ -223,6 +232,8 @@ class FunctionJob:
             engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
             if self._elsewhere:
                 argv += ["--relay", listener.path]
+            elif self._in_cluster:
+                self._open_network("pods or nodes of Slurm")
             elif self._in_containers and engine_here:
                 argv += ["--mount", folder]
                 # The timer starts with the first container, see `_handle_task_moved`.

@@ -18,7 +18,7 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from operator import itemgetter
@@ -67,14 +67,14 @@ class TextReader(NamedTuple):
             StorageError: While iterating: the file at a URL cannot be read.
             OSError: While iterating: the file cannot be read.
         """
-        return RowBlocks(self._blocks())
+        return RowBlocks(self.blocks())
 
     @property
     def can_be_cut(self) -> bool:
         """Whether a range of the file can be read."""
         return _has_ranges(self.path) and _has_line_ends(self.encoding)
 
-    def _blocks(self) -> Iterator[list[str]]:
+    def blocks(self) -> Generator[list[str], None, None]:
         """Yield many lines at a time, because a list costs less than a generator's step for each line."""
         with _text(self.path, self.encoding, self.start, self.end) as file:
             while text := file.read(_READ_BYTES):
@@ -134,8 +134,10 @@ class CsvReader(NamedTuple):
     def _blocks(self) -> Iterator[list[Any]]:
         """Yield many rows at a time."""
         # The first line of the file has the names, or shows how many fields a row has. It lies before the
-        # range, or is the first one in it.
-        first = self._replace(start=0, end=self.start).names() if self.start else []
+        # range, most probably at the beginning, or is the first one in it.
+        first: list[str] = []
+        for end in sorted({min(self.start, _READ_BYTES), self.start} - {0}):
+            first = first or self._replace(start=0, end=end).names()
         make_rows = self._row_maker(first) if first else None
         with closing(self._records(_CSV_BLOCK_ROWS)) as blocks:
             for records in blocks:
@@ -187,20 +189,28 @@ class CsvReader(NamedTuple):
         Raises:
             BrokenFileError: The file is not CSV.
         """
+        if self.multiline:
+            with _text(self.path, self.encoding, self.start, self.end, newline="") as file:
+                yield from self._parsed(file, count)
+        else:
+            # Without their ends, which is faster.
+            blocks = TextReader(self.encoding, self.path, self.start, self.end).blocks()
+            with closing(blocks):
+                yield from self._parsed(chain.from_iterable(blocks), count)
+
+    def _parsed(self, lines: Iterable[str], count: int) -> Iterator[list[list[str]]]:
+        """Yield the fields of lines, ``count`` of them at a time."""
         hint = "" if self.multiline else "; multiline=True allows line ends in quotes"
-        # No more is fetched than that line needs.
-        size = _READ_BYTES if count == 1 else None
-        with _text(self.path, self.encoding, self.start, self.end, size, newline="") as file:
-            reader, lines = csv.reader(file, delimiter=self.delimiter, strict=True), 0
-            try:
-                while records := list(islice(reader, count)):
-                    lines += len(records)
-                    # A value has taken several lines.
-                    if not self.multiline and reader.line_num != lines:
-                        raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
-                    yield records
-            except csv.Error as error:
-                raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
+        reader, number = csv.reader(lines, delimiter=self.delimiter, strict=True), 0
+        try:
+            while records := list(islice(reader, count)):
+                number += len(records)
+                # A value has taken several lines.
+                if not self.multiline and reader.line_num != number:
+                    raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
+                yield records
+        except csv.Error as error:
+            raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
 
 
 class RecordReader(NamedTuple):
@@ -435,7 +445,6 @@ def _text(
     encoding: str,
     start: int,
     end: int | None,
-    size: int | None = None,
     newline: str | None = None,
 ) -> Iterator[IO[str]]:
     """Open the lines that begin in a range of a file, after its byte order mark if it has one.
@@ -445,7 +454,6 @@ def _text(
         encoding: The encoding of the text.
         start: Where the range begins.
         end: Where it ends, or None for the end of the file.
-        size: About how many bytes will be read. None for all of the range.
         newline: How line ends are read, see `open`.
 
     Raises:
@@ -457,9 +465,9 @@ def _text(
         decoding = "utf-8" if start else "utf-8-sig"
     # The byte before the range may end a line.
     before = max(0, start - 1)
-    range_bytes = None if end is None else end - before
+    size = None if end is None else end - before
     try:
-        with opened(path, before, size or range_bytes) as file:
+        with opened(path, before, size) as file:
             lines = io.BufferedReader(_Pieces(_lines(file, start, end)), _READ_BYTES)
             with io.TextIOWrapper(lines, decoding, newline=newline) as text:
                 yield text

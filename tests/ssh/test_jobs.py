@@ -87,7 +87,8 @@ def test_links_that_break_cost_no_line(ssh_launch: Launch, hosts: list[LabHost],
 
     for host in hosts:
         host.expected.append("end")
-    started = ssh_launch.start(*ALL, "--lease", "120", "--stall", "8s", "--", "sh", "-c", NUMBERS, cwd="/")
+    limits = ["--lease", str(longest + 15), "--stall", "8s"]  # half of the lease would be too short
+    started = ssh_launch.start(*ALL, *limits, "--", "sh", "-c", NUMBERS, cwd="/")
     started.until(lambda it: it.out.count(" | line 5\n") == 4, 60)
     short, middle, long, reset = hosts
     for host in (short, middle, long):

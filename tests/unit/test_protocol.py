@@ -158,8 +158,9 @@ actions = st.lists(
 
 @settings(deadline=None, max_examples=examples(200))
 @given(actions)
-# The first message has arrived, and the connection breaks before its acknowledgement.
+# The first message of an end has arrived, and the connection breaks before its acknowledgement.
 @example([("move", 0, 900), ("move", 1, 900), ("send", 0, 1), ("move", 0, 900), ("break", 0, 0)])
+@example([("move", 0, 900), ("move", 1, 900), ("send", 1, 1), ("move", 1, 900), ("break", 0, 0)])
 def test_nothing_is_lost_doubled_or_reordered_when_connections_break(steps: list[tuple[str, int, int]]):
     pair, sent = Pair(), [list[Any](), list[Any]()]
     for action, end, size in steps:

@@ -6,6 +6,7 @@ import array
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,9 +20,11 @@ import pytest
 from launcher import ExitStatus, InputMode, TaskState, TFCluster, TFParallel
 from launcher.api import tasks
 from launcher.testing import Cluster
+from tests.api.reading import read
 from tests.seeing import soon
 from tests.ssh.host import LabHost
 from tests.ssh.lab import Lab
+from tests.storage.stores import S3
 from tests.testing.stubs import COUNTS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("caller")]
@@ -257,3 +260,17 @@ def test_instances_on_all_slots(hosts: list[LabHost], meet: Callable[[], None]):
     found = TFParallel.run(where, range(8), hosts="node1:1,node2:2", **HERE)
     assert [number for number, _ in found] == list(range(8))
     assert {host for _, host in found} == {"node1", "node2"}
+
+
+@pytest.mark.promise("wrong URLs, and stores that refuse: one line each, and nothing half done")
+def test_a_host_without_the_package_for_a_url(hosts: list[LabHost], s3: S3, monkeypatch: pytest.MonkeyPatch):
+    """The program has it, and lists the files."""
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    url = s3.put("a.txt", b"a\n")
+    bare = hosts[0].home / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    hosts[0].expected.append("bare")
+    (error,) = read([("TextFiles", url)], hosts="node1", python=str(bare / "bin/python"), workdir="/")
+    assert "is not installed: pip install 'tf-launcher[s3]'" in error
+    assert "hint: `launch prepare --hosts node1 --name NAME 'tf-launcher[s3]' tensorflow`" in error

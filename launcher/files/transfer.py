@@ -131,10 +131,10 @@ class FileTransfer:
 
         try:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
-        finally:
-            # After Ctrl-C, threads may still be copying. Their next `check` fails. A transfer has no further
-            # work after this.
+        except BaseException:
+            # After Ctrl-C, threads may still be copying. Their next `check` fails.
             self._is_cancelled = True
+            raise
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     def cancel(self) -> None:

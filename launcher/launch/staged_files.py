@@ -259,19 +259,14 @@ class StagedFiles:
         plans = [task for task in plan.tasks if task.task in tasks]
         items = [*self._output_items(plans, paths)]
         with self._saving_lock:
+            transfer = self._saving_transfer = self._transfer(self._timeout, in_loop=False)
             try:
-                if items:
-                    self._report_problems("--output-to", collect(self._begin_saving(), items))
-                self._copy_out(self._begin_saving(), [], self._output_targets(plans, paths))
-            except (LaunchError, OSError) as error:
+                if items and not self._has_ended:
+                    self._report_problems("--output-to", collect(transfer, items))
+                if not self._has_ended:
+                    self._copy_out(transfer, [], self._output_targets(plans, paths))
+            except (LaunchError, OSError) as error:  # Such as no free descriptor.
                 say(f"--output-to: {error}")
-
-    def _begin_saving(self) -> FileTransfer:
-        """Return a transfer for `save`, which `_end_saving` cancels."""
-        transfer = self._saving_transfer = self._transfer(self._timeout, in_loop=False)
-        if self._has_ended:
-            transfer.cancel()
-        return transfer
 
     def _end_saving(self) -> None:
         """End the copy of `save`, if one goes on: what it copies is copied once more."""

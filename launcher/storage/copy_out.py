@@ -17,7 +17,7 @@ from launcher.storage.store import StorageError, store
 from launcher.storage.urls import joined, shown
 
 #: How long this process may live on after it is asked to end.
-_CLEANUP_SECONDS = 1.0
+_CLEANUP_SECONDS = 1
 #: So many of the files that were not copied are named.
 _MAX_NAMED = 20
 
@@ -27,7 +27,6 @@ def main() -> NoReturn:
     # What libraries print goes to stderr.
     output = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    signal.signal(signal.SIGTERM, _end)
     code = 1
     try:
         targets = json.loads(sys.stdin.readline())
@@ -40,16 +39,12 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def _end(*_: object) -> NoReturn:
-    """End this process, after the store has removed a file that is not complete, if it answers."""
-    signal.setitimer(signal.ITIMER_REAL, _CLEANUP_SECONDS)  # Without a handler SIGALRM kills.
-    sys.exit(1)
-
-
 def _end_with_launcher() -> None:
     """End this process when the launcher closes stdin: it does not want to wait, or has been killed."""
     sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+    # SIGINT lets the store remove a file that is not complete. SIGALRM has no handler, and kills.
+    signal.alarm(_CLEANUP_SECONDS)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None:

@@ -151,6 +151,7 @@ WRONG = {
     "--output-to hdfss://namenode/x": "hdfs://",
     "--output-to http://web/x": "hdfs://",
     "--output-to s3://[x": "expected a URL",
+    "--output-to hdfs://namenode:x/y": "expected a URL",
     "--collect s3://bucket/x": "PATH:URL",
     "--collect worker=s3://bucket/x": "PATH:URL",
     "--collect model:ftp://x/y": "hdfs://",

@@ -28,6 +28,7 @@ from bench import (
     slurm,
     ssh,
     startup,
+    storage,
     sync,
     tables,
 )
@@ -49,6 +50,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], None]] = {
     "prepare": prepare.measure,
     "relay": relay.measure,
     "feed": feed.measure,
+    "storage": storage.measure,
     "docker": docker.measure,
     "preload": preload.measure,
     "goodput": goodput.measure,

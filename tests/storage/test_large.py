@@ -18,6 +18,7 @@ import numpy
 import pytest
 
 from tests.seeing import ROOT
+from tests.storage.huge import LINES
 from tests.storage.servers import Servers
 from tests.storage.stores import Bucket
 
@@ -26,7 +27,9 @@ SIZE = int(os.environ.get("LAUNCH_TEST_BYTES", "1000000000"))
 _ROW = 500
 ROWS = SIZE // _ROW
 _BATCH = 5000
-_PROGRAM = "import json, sys; from tests.storage.test_large import feed; feed(**json.loads(sys.argv[1]))"
+#: The most bytes of memory of a task.
+_MEMORY = 200_000_000
+_PROGRAM = "import json, sys; from tests.storage import test_large as t; t.{}(**json.loads(sys.argv[1]))"
 CASES = [
     *(("hdfs", kind, 64) for kind in ("text", "csv", "tfrecord", "parquet")),
     ("hdfs", "text", 2), ("hdfs", "parquet", 2), ("s3", "text", 64), ("gcs", "parquet", 2),
@@ -70,6 +73,30 @@ def consume(args: dict[str, Any], ctx: Any) -> None:
             rows += len(batch)
             if args["kill"] and rows > ROWS // 5 and (ctx.task_index, ctx.attempt) == (0, 1):
                 os.kill(os.getpid(), signal.SIGKILL)
+    note_memory(args["folder"], ctx)
+
+
+def note_memory(folder: str, ctx: Any) -> None:
+    """Write down the most memory that this process has had, in kilobytes."""
+    status = Path("/proc/self/status").read_text()
+    Path(folder, f"memory-{ctx.task_index}").write_text(status.partition("VmHWM:")[2].split()[0])
+
+
+def count(folder: str, ctx: Any) -> None:
+    """Write down how many rows came, and the memory."""
+    feed, rows = ctx.get_data_feed(), 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(_BATCH))
+    Path(folder, "rows").write_text(str(rows))
+    note_memory(folder, ctx)
+
+
+def feed_huge(url: str, folder: str) -> None:
+    """Feed a huge file to one worker."""
+    from launcher import InputMode, TextFiles, TFCluster
+
+    with TFCluster.run(count, folder, 1, input_mode=InputMode.FEED, quiet=True) as cluster:
+        cluster.train(TextFiles(url), feed_timeout=1200)
 
 
 def feed(kind: str, pattern: str, folder: str, kill: bool) -> None:
@@ -94,16 +121,23 @@ def fed(bucket: Bucket, kind: str, folder: Path, kill: bool) -> dict[str, Any]:
     """What each attempt of a worker was fed, by its index and attempt."""
     folder.mkdir()
     args = {"kind": kind, "pattern": bucket.of("part-*"), "folder": str(folder), "kill": kill}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, json.dumps(args)], env={**os.environ, **bucket.environ}, cwd=ROOT,
-        capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+    program = [sys.executable, "-c", _PROGRAM.format("feed"), json.dumps(args)]
+    environ = {**os.environ, **bucket.environ}
+    done = subprocess.run(program, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {path.name: numpy.fromfile(path, numpy.int64) for path in sorted(folder.iterdir())}
+    found = {path.name: numpy.fromfile(path, numpy.int64) for path in sorted(folder.glob("?-?"))}
+    assert _memory(folder) < _MEMORY
     seconds = float(done.stdout.splitlines()[-1])
     shares = {name: len(rows) for name, rows in found.items()}
     print(f"{kind}: {seconds:.1f} s, {ROWS / seconds:,.0f} rows/s, {SIZE / seconds / 1e6:.0f} MB/s, {shares}")
     return found
+
+
+def _memory(folder: Path) -> int:
+    """The most memory that a task has had."""
+    found = [1024 * int(path.read_text()) for path in folder.glob("memory-*")]
+    print(f"memory: {max(found) >> 20} MiB")
+    return max(found)
 
 
 @pytest.mark.long
@@ -131,3 +165,23 @@ def test_each_row_once(
     assert len(counts) == ROWS and counts.min() == 1
     # Only rows that it had taken came once more.
     assert set(numpy.flatnonzero(counts > 1)) <= set(rows["0-1"].tolist())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_reader_of_ten_gigabytes_stays_small(tmp_path: Path):
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.storage.huge", "127.0.0.1"], cwd=ROOT, env=os.environ,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        args = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}/huge.txt", "folder": str(tmp_path)}
+        program = [sys.executable, "-c", _PROGRAM.format("feed_huge"), json.dumps(args)]
+        done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=1400)
+    finally:
+        server.kill()
+        server.communicate()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int((tmp_path / "rows").read_text()) == LINES
+    assert _memory(tmp_path) < _MEMORY

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,12 +52,14 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(backend: str, servers: Servers, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def run(backend: str, servers: Servers, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
     """Runs an example there, with the servers of the tests in reach."""
     environ = {
         **os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": CACHE,
         "HADOOP_USER_NAME": _USER, "TF_CPP_MIN_LOG_LEVEL": "2",
     }  # fmt: skip
+    # TensorFlow leaves files there. Hosts see this folder, but not /tmp.
+    temporary = tempfile.mkdtemp(prefix="tf-launcher-", dir="/var/tmp")
     before, driver, after = [], [sys.executable], ["--"]
     if backend == "ssh":
         lab: Lab = request.getfixturevalue("lab")
@@ -65,6 +69,7 @@ def run(backend: str, servers: Servers, request: pytest.FixtureRequest, tmp_path
         lab.move_in(tmp_path / "home")
         environ["HOME"] = str(tmp_path / "home")
         after = ["--hosts", "node1,node2,node3", "--", "--workdir", "/", "--python", sys.executable]
+        after += ["-x", f"TMPDIR={temporary}"]
     elif backend == "slurm":
         slurm: Cluster = request.getfixturevalue("slurm")
         servers.join(slurm.network)
@@ -88,7 +93,8 @@ def run(backend: str, servers: Servers, request: pytest.FixtureRequest, tmp_path
         assert ended.returncode == 0
         return ended.stdout
 
-    return run
+    yield run
+    shutil.rmtree(temporary)
 
 
 def number(pattern: str, text: str) -> float:

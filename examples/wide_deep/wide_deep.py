@@ -45,7 +45,11 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument(
         "--folder", default="wide_deep_run", help="a folder, or the URL of one, for shards, model and events"
     )
-    parser.add_argument("--log_dir", help="run TensorBoard on events in this folder, which all hosts share")
+    parser.add_argument(
+        "--log_dir",
+        type=os.path.abspath,
+        help="run TensorBoard on events in this folder of all hosts",
+    )
     parser.add_argument("--min_accuracy", type=float, default=0.0, help="exit with 1 below this")
     parser.add_argument("options", nargs="*", help="further options of launch, after --")
     args = parser.parse_args()

@@ -45,7 +45,7 @@ _TENSORFLOW_DISTRIBUTIONS = (
     "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos",
     "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu",
 )  # fmt: skip
-# The line with the answer of `_PYTHON_QUESTION` begins with this.
+# The line with the answer of a program in the Python of tasks begins with this.
 _MARK = "launch-check "
 #: A program for any Python 3. It must not import anything slow: ``import tensorflow`` would take four
 #: seconds.
@@ -268,9 +268,7 @@ def _task_python(request: Mapping[str, Any], env: Mapping[str, str], workdir: st
     path, state, output = _run_python(request, env, workdir, _PYTHON_QUESTION)
     answer = {"asked": asked, "path": path, "state": state, "output": "" if state == "ok" else output[-500:]}
     if state == "ok":
-        # Other lines come from the startup of that Python (sitecustomize).
-        lines = [line for line in output.splitlines() if line.startswith(_MARK)]
-        answer.update(json.loads(lines[-1][len(_MARK) :]) if lines else {"state": "failed", "output": output})
+        answer.update(_printed(output) or {"state": "failed", "output": output})
     return answer
 
 
@@ -300,22 +298,28 @@ def _run_python(
     return (path, *_run([path, "-B", "-"], request["seconds"], env, program.encode("ascii")))
 
 
+def _printed(output: str) -> Any:
+    """Return what a program of ours has printed in the Python of tasks, or an empty list.
+
+    Other lines come from the startup of that Python (sitecustomize), or from packages.
+    """
+    lines = [line[len(_MARK) :] for line in output.splitlines() if line.startswith(_MARK)]
+    return json.loads(lines[-1]) if lines else []
+
+
 def _reach_urls(request: Mapping[str, Any]) -> Json:
     """Let the Python of tasks try to reach URLs.
 
     Args:
-        request: The request, see `_facts`. It also contains the text of a ``program``, which prints the
-            results on a line that begins with ``mark``.
+        request: The request, see `_facts`. It also contains the text of a ``program``.
 
     Returns:
         A mapping with these keys:
             state, output: What `_run` returns about the Python.
-            results: What the program has printed, or an empty list.
+            results: What the program has printed, see `launcher.storage.reaching`, or an empty list.
     """
     _, state, output = _run_python(request, *_environment(request), request["program"])
-    mark = request["mark"]
-    lines = [line[len(mark) :] for line in output.splitlines() if line.startswith(mark)]
-    return {"state": state, "output": output[-500:], "results": json.loads(lines[-1]) if lines else []}
+    return {"state": state, "output": output[-500:], "results": _printed(output)}
 
 
 # ---------------------------------------------------------------------- connections

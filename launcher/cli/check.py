@@ -43,7 +43,6 @@ from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.storage.reaching import MARK
 from launcher.storage.urls import is_url, shown
 
 SUMMARY = "check hosts and the network between them for faults"
@@ -308,7 +307,7 @@ class HostChecks:
         modules = base64.b64encode(packed(_URL_MODULES)).decode("ascii")
         program = f"{IMPORTER}{_URL_PROGRAM.format(modules=modules, urls=ascii(urls), seconds=seconds)}"
         seconds += _START_MARGIN_SECONDS
-        request = {**request, "do": "urls", "program": program, "mark": MARK, "seconds": seconds}
+        request = {**request, "do": "urls", "program": program, "seconds": seconds}
         answer = client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer)
         results = answer.results
         if len(results) != len(urls):

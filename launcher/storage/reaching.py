@@ -12,8 +12,8 @@ from typing import Dict, Sequence
 from launcher.storage.store import StorageError, check_url
 from launcher.storage.urls import missing_package
 
-#: The line with the answer begins with this. Other lines come from the packages, or from the start of Python.
-MARK = "launch-check-urls "
+#: By this `launcher.agent.checks` knows the line with the answer.
+_MARK = "launch-check "
 
 
 def main(urls: Sequence[str], seconds: float) -> None:
@@ -33,7 +33,7 @@ def main(urls: Sequence[str], seconds: float) -> None:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    print(f"\n{MARK}{json.dumps(results)}", flush=True)
+    print(f"\n{_MARK}{json.dumps(results)}", flush=True)
     # Threads of packages below fsspec may hang, and could hold up the end of this Python.
     os._exit(0)
 

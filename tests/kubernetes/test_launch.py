@@ -133,10 +133,12 @@ def test_mnist(start: Start, kubernetes: Cluster, host_paths: None, tmp_path: Pa
 
 
 def test_check(start: Start, kubernetes: Cluster):
-    """Two pods are made, looked at, and removed."""
-    result = start("check", "--kubernetes", kubernetes.image).wait(60, code=0)
+    """Two pods are made, looked at, and removed. Their image lacks what the URL needs."""
+    result = start("check", "--kubernetes", kubernetes.image, "--url", "s3://bucket/x").wait(60, code=1)
     assert len(re.findall(r"^pod-[01] +10\.244\.", result.out, re.M)) == 2
     assert "4 of 4 connections between the hosts work" in result.out
+    assert "problem: all hosts: s3://bucket/x: fsspec is not installed" in result.out
+    assert "RUN pip install 'tf-launcher[s3]'" in result.out
 
 
 def test_clean(start: Start, kubernetes: Cluster):

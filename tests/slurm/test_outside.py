@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,9 +205,11 @@ def test_a_dry_run_asks_for_nothing(start: Start, slurm: Cluster, command: str, 
 
 def test_check_asks_for_nodes(start: Start, slurm: Cluster, tmp_path: Path):
     before = slurm.jobs()
-    ended = start("check", "--slurm", "-N", "2", cwd=tmp_path).wait(60, code=0)
+    words = ("--python", sys.executable, "--url", "file:///usr")
+    ended = start("check", "--slurm", "-N", "2", *words, cwd=tmp_path).wait(60, code=0)
     line = r"Slurm's job \d+: partition p, 2 nodes, (5m00s|4m\d+s) left"
     assert re.search(line, ended.err) and "4 of 4 connections between the hosts work" in ended.out
+    assert "file:///usr is reached by 2 of 2 hosts\n" in ended.out
     assert slurm.jobs() == before
     ended = start("check", "--slurm", "n1,n2").wait()
     assert ended.code == 2 and "--slurm: the hosts are named, too" in ended.err

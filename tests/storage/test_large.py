@@ -17,10 +17,10 @@ from typing import Any
 import numpy
 import pytest
 
-from tests.seeing import ROOT
+from tests.seeing import ROOT, soon
 from tests.storage.huge import LINES
 from tests.storage.servers import Servers
-from tests.storage.stores import Bucket
+from tests.storage.stores import Bucket, Hdfs
 
 #: Bytes of all files of a test, and of a row.
 SIZE = int(os.environ.get("LAUNCH_TEST_BYTES", "1000000000"))
@@ -185,3 +185,33 @@ def test_a_reader_of_ten_gigabytes_stays_small(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert int((tmp_path / "rows").read_text()) == LINES
     assert _memory(tmp_path) < _MEMORY
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("victim", ["datanode1", "namenode"])
+def test_servers_fail_while_rows_are_fed(hdfs_alone: Hdfs, victim: str, tmp_path: Path):
+    """A DataNode that is killed stays away, a NameNode begins again some seconds later."""
+    for number, content in enumerate(contents("text", 64)):
+        hdfs_alone.put(f"part-{number:05}", content)
+    folder = tmp_path / "all"
+    folder.mkdir()
+    args = {"kind": "text", "pattern": hdfs_alone.of("part-*"), "folder": str(folder), "kill": False}
+    program = [sys.executable, "-c", _PROGRAM.format("feed"), json.dumps(args)]
+    driver = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        first = folder / "0-1"
+        soon(lambda: first.exists() and first.stat().st_size > ROWS // 2, 100)  # a sixteenth of all
+        hdfs_alone.kill(victim)
+        if victim == "namenode":
+            time.sleep(8)
+            hdfs_alone.begin(victim)
+        out, _ = driver.communicate(timeout=600)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert driver.returncode == 0, out
+    rows = [numpy.fromfile(path, numpy.int64) for path in folder.glob("?-?")]
+    counts = numpy.bincount(numpy.concatenate(rows), minlength=ROWS)
+    assert len(counts) == ROWS and counts.min() == counts.max() == 1
+    print(f"{float(out.splitlines()[-1]):.1f} s")

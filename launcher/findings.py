@@ -409,7 +409,7 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
 
 
 def _urls(report: HostCheck) -> Iterator[Finding]:
-    """Yield the URLs that the Python of tasks cannot reach."""
+    """Yield a problem for each URL that the Python of tasks cannot reach."""
     for result in report.urls:
         seen, advice = sanitize_host_text(result.why), ""
         if result.state == "slow":

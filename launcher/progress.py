@@ -156,7 +156,7 @@ class _Recognition:
     def __init__(self) -> None:
         #: The form that its lines have: a method of this class. None as long as none was recognized.
         self._form: Callable[[Sequence[str]], Progress | None] | None = None
-        #: How often in a row another form was found instead.
+        #: How often in a row another form was found instead. After `_MAX_MISSES` that one is its form.
         self._misses = 0
         #: The epoch of Keras, how many there are (0: it has not said), and the steps so far and in all in it.
         self._epoch, self._epochs, self._step, self._total = 1, 0, 0, 0
@@ -167,7 +167,10 @@ class _Recognition:
         self._shape = ""
 
     def read(self, lines: Sequence[str]) -> Progress | None:
-        """Return the progress by the last of these lines that tells it. None if none does."""
+        """Return the progress by the last of these lines that tells it. None if none does.
+
+        Lines of another form than before are ignored until they were found `_MAX_MISSES` times in a row.
+        """
         if self._form is not None and (progress := self._form(lines)) is not None:
             self._misses = 0
             return progress

@@ -199,7 +199,7 @@ class Agent:
         while self._phase is _AgentPhase.RESETTING:
             self._phase, self._must_exit_at = _AgentPhase.SERVING, 0.0
             self._serve_job()
-        # The launcher was told why.
+        # An agent that was cut short has told the launcher why, and has nothing more to send.
         if self._phase is _AgentPhase.CUT_SHORT:
             return 1
         # The last messages are still to be sent, and acknowledged if the connection can break.
@@ -418,7 +418,7 @@ class Agent:
             argv += arguments
             env.update(variables)
         start = replace(command, argv=argv, env=env)
-        # If there is a fork server for the task, it forks it later, and then `_on_started` is called.
+        # If the task has a fork server, that one forks the task later, and then `_on_started` is called.
         if not self._fork_servers.fork(start):
             self._start_in_new_process(start)
 
@@ -454,7 +454,7 @@ class Agent:
         self._exits.watch(task.pid)
         self._outputs.add(task)
         self._send(events.TaskStarted(*_stamp_of(task), pid=task.pid))
-        # Its fork server has forked it while all tasks are being stopped.
+        # A fork server may fork a task while all tasks are being stopped.
         if self._ends_tasks:
             self._end_tasks([task], ABANDONED_STOP_SEQUENCE)
 
@@ -650,8 +650,8 @@ class Agent:
             count: How many processes were sent it.
         """
         signalled = events.TaskSignalled(*_stamp_of(task), signal=number, processes=count)
-        # The main process has ended, and the signal went to what it left behind: the end, whose report is
-        # delayed, is reported first.
+        # If the report about the end of its main process is delayed, that comes first, because the signal was
+        # sent only to the processes left behind.
         if task in self._delayed:
             _, delayed = self._delayed[task]
             delayed.append(signalled)
@@ -665,7 +665,7 @@ class Agent:
         # An end that was not noticed yet is reported before the signal.
         self._poll_ended()
         task = self._tasks.get(command.task)
-        # The task is gone. The launcher expects no answer then, because it learns of the end anyway.
+        # About a task that is gone the launcher expects no answer, because it learns of the end anyway.
         if task is None:
             return
         # Children come first, because what a killed main process leaves behind would be stopped.

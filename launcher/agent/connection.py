@@ -236,7 +236,7 @@ class LauncherConnection:
         if due is None or due > now:
             return
         lease_end = self._received_at + self._patience.lease
-        # The time to give up has not come, so the channel itself has something to send.
+        # What is due before the time to give up is something that the channel has to send.
         if now < self.gives_up_at:
             self._flush()
         elif not self.is_open and self._reconnect_until + _SUSPENDED_SECONDS <= now < lease_end:
@@ -267,7 +267,7 @@ class LauncherConnection:
             if self._attempt < 0:
                 self._reconnect_until = min(self._reconnect_until, time.monotonic() + self._outage_seconds())
             return False
-        # Another launcher, or an old connection whose greeting comes late.
+        # This refuses another launcher, and an old connection whose greeting comes late.
         if hello.session != self._token or hello.attempt <= self._attempt:
             return False
         # Only one program is connected at a time. The launcher has given the other connection up.

@@ -67,7 +67,7 @@ class _LauncherPipe(TransferStream):
     def _read(self) -> bytes:
         """Wait for bytes from the launcher, and raise EOFError at the end of our stdin."""
         data = os.read(0, 256 * 1024)
-        # The launcher has closed the remote command, or is gone.
+        # No bytes mean that the launcher has closed the remote command, or is gone.
         if not data:
             raise EOFError
         return data
@@ -147,7 +147,7 @@ def _cache_path() -> str:
 
 
 def _make_cache() -> None:
-    """Make the folders of the cache in which synced folders are kept and runs have theirs.
+    """Make the cache: a folder in which synced folders are kept between runs, and one for folders of runs.
 
     Raises:
         LaunchError: They cannot be made or written to. The error says how the user can do without them.
@@ -211,7 +211,7 @@ def _locked(path: str) -> Iterator[None]:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 raise LaunchError(f"{lock} belongs to another user; remove it, or give another place")
             fcntl.flock(file, fcntl.LOCK_EX)
-            # The process that held the lock before has removed its file, so this lock is of no use.
+            # If the process that held the lock before has removed its file, this lock is of no use.
             if not _is_at(file.fileno(), lock):
                 continue
             try:
@@ -312,7 +312,7 @@ def discard(run_name: str) -> None:
                 kept_tree = f"{_cache_path()}/trees/{key}"
                 with _locked(kept_tree):
                     _keep(f"{run_folder}/{name}", kept_tree, entries)
-    # The trees that are kept were moved out of it.
+    # The trees that are kept are no longer in it.
     if os.path.isdir(run_folder):
         with _locked(run_folder):
             _remove(run_folder)
@@ -370,7 +370,7 @@ def _is_abandoned(mark: str) -> bool:
     """Return whether a mark is old, and the process that made it has provably ended.
 
     Such a mark is in the folder of each run that is not over. If the end is proven, the tasks on the machine
-    of that process can be seen from here. A mark of an earlier version names only a machine, so that it never
+    of that process can be seen from here. A mark of an earlier version names only a machine, so it never
     counts as abandoned.
 
     Args:

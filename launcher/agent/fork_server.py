@@ -52,8 +52,8 @@ def run() -> None:
 
     This returns only in the forked tasks, after their program has run.
     """
-    # Python itself may have changed os.environ already. The kernel still has what the agent passed.
-    # The names of the variables that the agent has passed, to tell which ones the imports add below.
+    # The names of the variables that the agent has passed, to tell below which ones Python and the imports
+    # have added. Python may have changed os.environ already, but the kernel still has what the agent passed.
     initial_names = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
     # Stdin is the socket to the agent. It moves, and the standard streams become ``/dev/null``.
     link = socket.socket(fileno=os.dup(0))
@@ -143,7 +143,7 @@ def _serve(link: socket.socket) -> Request:
     """
     while True:
         data, ancillary, _, _ = link.recvmsg(_MAX_PACKET_BYTES, socket.CMSG_SPACE(8))
-        # The agent has closed its end, or has ended.
+        # No bytes mean that the agent has closed its end, or has ended.
         if not data:
             os._exit(0)
         # The agent passes two descriptors along with each request.
@@ -244,7 +244,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
     # As Python 3.10 and later set it for a program that they start.
     sys.orig_argv = list(request["argv"])
     if numpy := sys.modules.get("numpy.random"):
-        # Otherwise all tasks would draw the same random numbers.
+        # A generator that was made before the fork would give all tasks the same random numbers.
         numpy.seed()
 
 

@@ -416,7 +416,7 @@ class ForkServers:
             if not server.is_silent:
                 self._selector.unregister(server.link)
             server.link.close()
-        # Until it is reaped, the pid belongs to the fork server.
+        # As long as its process was not reaped, no other process can have the pid.
         if server.pid in self._task_processes.own_children:
             os.kill(server.pid, signal.SIGKILL)
         waiting = [*server.cancel_fork(), *server.waiting]

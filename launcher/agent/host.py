@@ -187,10 +187,11 @@ class OomWatch:
 
     def __init__(self) -> None:
         """Remember how many processes the kernel's OOM killer has killed so far."""
-        #: The strongest evidence, if this user may read the log.
+        #: The kernel's log, which is the strongest evidence if this user may read it.
         self._log = KernelLog()
-        #: How many processes were killed in our control group, by the file with the count. Usually this is
-        #: one file. None means that it cannot be read. A count grows by 1 with each kill used as evidence.
+        #: How many kills of our control group are no evidence for a later process, by the file with the
+        #: kernel's count, usually one: those before the agent started, and one more with each that was
+        #: evidence for a process. None if the file cannot be read.
         self._groups = {path: _kill_count(path) for path in _group_count_files()}
         #: The same for the whole machine.
         self._machine = _kill_count(_MACHINE_COUNTERS)

@@ -95,7 +95,8 @@ def fate_of(owner: ProcessIdentity) -> Fate:
     if is_alive(owner):
         return Fate.ALIVE
     if owner.boot_id != _boot_id():
-        # This machine has seen that boot, and runs another one now.
+        # It is dead if this machine has seen that boot, and runs another one now. A file of boots that other
+        # machines write, too, does not prove that.
         is_dead = _is_of_this_machine(owner) and _is_remembered(owner) and _boots_are_local()
     elif owner.pid_namespace != _pid_namespace():
         # The pids of another namespace mean nothing here. If it has no process at all, this one is dead, too.

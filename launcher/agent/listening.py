@@ -43,6 +43,7 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
         inodes = set(_socket_inodes(main_pid))
         for process in processes.descendants_of(main_pid):
             inodes.update(_socket_inodes(process.pid))
+        # 0, which is never among the ports, stands for a socket that does not listen.
         ports = chosen_ports & {port_of_inode.get(inode, 0) for inode in inodes}
         if ports:
             elsewhere[task] = min(ports)

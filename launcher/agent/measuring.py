@@ -51,7 +51,7 @@ class Measurements:
         self._gpus = GpuUse(children)
 
     def measure(self, command: events.Measure) -> None:
-        """Measure at once, or again and again from now on, as the launcher wants it."""
+        """Measure at once, or from now on every ``command.every`` seconds if that is not 0."""
         if not command.every:
             self._connection.send(self._measured(self._list_processes()))
             return
@@ -158,7 +158,7 @@ class GpuUse:
         """Return how busy the GPUs of a task are in percent, and how many bytes it uses on them.
 
         Args:
-            assigned: Its GPUs as in ``CUDA_VISIBLE_DEVICES``. If it is empty, they are those that it uses.
+            assigned: Its GPUs as in ``CUDA_VISIBLE_DEVICES``. If it is empty, those count which it uses.
             pids: Its processes. Those of a container may have other numbers for the driver.
 
         Returns:

@@ -140,10 +140,10 @@ class PeerListener:
             greetings: List[Hello] = self._greeting.feed(data)
         except (OSError, ProtocolError):
             data, greetings = b"", []
-        # A part of the greeting has arrived.
+        # If only a part of the greeting has arrived, this is called again.
         if data and not greetings:
             return
-        # From now on the receiver watches them.
+        # From now on whoever gets the streams watches them.
         streams = self._release()
         if not self._on_greeting(streams, greetings[0] if greetings else None):
             streams.close()

@@ -145,7 +145,7 @@ def _bound(family: int, address: str, port: int, *, can_share: bool = False) -> 
     """
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Then the socket takes the port for IPv4, too.
+        # A socket for IPv6 with this option takes the port for IPv4, too.
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(can_share))
@@ -221,13 +221,12 @@ def call_side_by_side(
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             threads.append(thread)
-    # Then there is no time limit.
-    if not threads:
+    if not threads:  # The calls are made here, where nothing can end them when the time is up.
         work()
     # The time limit is that of all threads together.
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    # A thread that is late may still change its own list, so the caller gets another one.
+    # A thread that is late may still change the list of the results, so the caller gets a copy.
     return list(results)
 
 

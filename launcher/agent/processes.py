@@ -57,14 +57,18 @@ def become_subreaper(name: str) -> None:
 def ptrace_scope() -> str:
     """Return which processes may trace others of their user (``kernel.yama.ptrace_scope``).
 
-    ``0`` means all, and ``1`` the ancestors of a process and those that it admits. Empty: all kernels
-    without Yama, which allow what ``0`` does.
+    Returns:
+        ``0`` if all may, and ``1`` if only the ancestors of a process may, and those that it admits. Empty if
+        the kernel has no Yama, and all may.
     """
     return "".join(lines_of("/proc/sys/kernel/yama/ptrace_scope"))
 
 
 def admit_tracer(pid: int) -> None:
-    """Let a process and its descendants trace this process, also after exec. Other kernels ignore it."""
+    """Let a process and its descendants trace this process, even when it runs another program (exec).
+
+    Only a kernel with Yama requires such a permission. Others ignore this.
+    """
     import ctypes  # noqa: PLC0415 - few agents need it
 
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
@@ -361,7 +365,8 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
         # Even when the time is up this kills once more, because this process may have been suspended.
         is_late = time.monotonic() >= until
         alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
-        # A process that forks again and again can be killed only with its group. Others have left theirs.
+        # A process that forks again and again can be killed only with its group. One that has left the group
+        # of its task, or is in that of this process, can be killed only alone.
         kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)

@@ -153,8 +153,8 @@ class Spawner:
         #: A low descriptor that is replaced by the one that the next process inherits. posix_spawn refuses
         #: descriptors above the tasks' limit of open files, and the agent may have such ones.
         self._inherited = os.dup(self._null)
-        #: The process that tasks admit, with its descendants, to trace them: the agent, whose children take
-        #: stacks. 0 if the kernel needs no such permission.
+        #: The process that every task permits to trace it: the agent, whose children take stacks and may then
+        #: trace it, too. 0 if the kernel requires no such permission.
         self.tracer = os.getpid() if processes.ptrace_scope() == "1" else 0
         #: The variables of every task, unless it has others.
         self._environment = {**DEFAULT_VARIABLES, **os.environ}
@@ -291,12 +291,12 @@ class Spawner:
 
 
 def _fork(prepared: Prepared, streams: Sequence[int], tracer: int) -> int:
-    """Do what posix_spawn does in `Spawner`, and let the process admit a tracer, which posix_spawn cannot.
+    """Start a process as posix_spawn does in `Spawner`, and let another process trace it, which needs a fork.
 
     Args:
         prepared: The command.
         streams: The stdin, stdout and stderr of the process.
-        tracer: The process that it admits.
+        tracer: The pid of the process that may trace it.
 
     Returns:
         The pid.
@@ -311,7 +311,7 @@ def _fork(prepared: Prepared, streams: Sequence[int], tracer: int) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _exec(prepared, streams, tracer, writing)
+            _exec(prepared, streams, tracer, writing)  # It never returns.
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(writing)
@@ -324,7 +324,8 @@ def _fork(prepared: Prepared, streams: Sequence[int], tracer: int) -> int:
 
 
 def _exec(prepared: Prepared, streams: Sequence[int], tracer: int, error_pipe: int) -> NoReturn:
-    """Become a program, in a fork of the agent, see `_fork`. Otherwise write the number of the error."""
+    """Become a program, in a fork of the agent. If that fails, write the number of the error for `_fork`."""
+    # This stands for an error without a number, such as a NUL in an argument.
     number = errno.EINVAL
     try:
         os.setsid()

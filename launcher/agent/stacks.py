@@ -54,7 +54,7 @@ def take(arguments: Mapping[str, Any]) -> int:
     until = time.monotonic() + arguments["seconds"]
     try:
         program = _receive(arguments)
-        # py-spy inherits it. Our own output goes to a pipe, for which it does not count.
+        # py-spy, which prints to a file, inherits this limit. Our own output goes to a pipe, which has none.
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_PRINTED_BYTES, _MAX_PRINTED_BYTES))
         pids = {task: _pythons_of(pid) for task, pid in arguments["tasks"].items()}
         with ThreadPoolExecutor(_MAX_SIDE_BY_SIDE) as pool:
@@ -134,7 +134,7 @@ def _dump(program: int, pid: int, until: float) -> Tuple[int, bytes, bytes]:
     """
     argv = [f"/proc/self/fd/{program}", "dump", "--json", "--pid", str(pid)]
     found = processes.read_process(pid)
-    # It need not pause a process that is suspended, and cannot.
+    # py-spy need not pause a process that is suspended, and cannot.
     argv += ["--nonblocking"] if found is not None and found.state == "T" else []
     with open(memory_file("stacks"), "w+b") as out, open(memory_file("errors"), "w+b") as errors:
         seconds, status = max(0.0, until - time.monotonic()), -signal.SIGKILL
@@ -176,7 +176,7 @@ def _answer(task: str, dumps: List[Tuple[int, bytes, bytes]]) -> Dict[str, Any]:
 
 def _thread(thread: Mapping[str, Any]) -> Dict[str, Any]:
     """Return a thread of py-spy's JSON with what the launcher needs of it."""
-    # Below that are the frames of a fork server.
+    # If a fork server has forked the task, the frames from this name on are those of the fork server.
     of_program = itertools.takewhile(lambda frame: frame["filename"] != "launch-template", thread["frames"])
     frames = []
     for frame in itertools.islice(of_program, _MAX_FRAMES):

@@ -63,7 +63,7 @@ class TaskProcesses:
     def expect(self, task: TaskId, tag: int) -> None:
         """Note that processes with this tag belong to a task, before its main process is known.
 
-        A fork server forks the task, so the agent may inherit it before it has learned the pid.
+        A fork server forks the task. The agent may inherit its process before it has been told the pid.
         """
         self._tasks[tag] = task
 
@@ -78,6 +78,9 @@ class TaskProcesses:
 
         An orphan is a child of the agent that the agent has not started itself: its parent has ended, and
         the agent is a child subreaper.
+
+        Returns:
+            The orphans of each task. The key None stands for those of which the task is not known.
         """
         by_task: Orphans = {}
         for pid in processes.children_of(os.getpid()):

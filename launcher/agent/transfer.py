@@ -347,8 +347,8 @@ class DestinationTree:
     def land(self, entry: FileEntry) -> None:
         """Make a file, folder or link. The content of a file is received from the stream.
 
-        The modification time is the announced one. If the file changed while it was sent, it differs from
-        that of the original, so that the next sync sends the file again.
+        The copy gets the modification time that was announced. If the file has changed since, it has another
+        time by now, so the next sync sends it again.
 
         Args:
             entry: What to make.

@@ -117,7 +117,7 @@ def watch(
     processes.become_subreaper("launch-watchdog")
     # Only the watchdog keeps the writing end, so that the agent notices when the watchdog exits.
     reading, writing = os.pipe()
-    # The agent needs it to continue this process if a user has stopped it by SIGSTOP.
+    # The agent needs this to let the watchdog continue if a user has suspended it by SIGSTOP.
     watchdog = processes.read_process(os.getpid())
     pid = processes.fork()
     if pid == 0:
@@ -156,7 +156,7 @@ def _run(agent: RunAgent, pipe: int, watchdog: Optional[processes.Process]) -> N
     try:
         code = agent(pipe)
     finally:
-        # The agent has raised an exception.
+        # Without a code, the agent has raised an exception.
         if code is None:
             sys.excepthook(*sys.exc_info())
         # A watchdog that is stopped would not notice the end of the agent.
@@ -212,7 +212,7 @@ def _await(agent: int, launcher: Mapping[int, int], deadline: Optional[Deadline]
     give_up_at: Optional[float] = None
     while (status := _reap(agent)) is None:
         now = time.monotonic()
-        # The agent has a lease, and hangs or is stopped.
+        # An agent with a lease that misses its deadline hangs, or is suspended.
         if kill_at is None and deadline is not None and deadline.is_over(now):
             kill_at = now
         if kill_at is not None and now >= kill_at:

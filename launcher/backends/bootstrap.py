@@ -323,15 +323,16 @@ def passing_command(python: str, name: str, seconds: int) -> list[str]:
 
 
 def passing_input(entry: str, arguments: object, token: str = "") -> bytes:
-    """Return the bytes that a `passing_command` process reads from its stdin.
+    """Return the bytes that the process of `passing_command` reads from its stdin.
 
-    They tell it which agent may run already, by the part of the agent's token that is in the address of the
-    agent's socket, and contain the program for a main process that waits.
+    The main process of a container waits for a program. The passing process sends it the one in these bytes,
+    unless the main process has become an agent already. Then the passing process connects to that agent,
+    whose socket it finds by the public part of the agent's token.
 
     Args:
-        entry: See `startup`.
-        arguments: See `startup`.
-        token: The token of the agent that the main process becomes. Empty if it becomes something else.
+        entry: The function that the main process shall call, ``module:function``.
+        arguments: The argument of that function, which JSON must be able to express.
+        token: The token of the agent that the main process becomes. Empty if it becomes no agent.
     """
     return frame(public_part(token).encode("ascii")) + program(entry, arguments)
 

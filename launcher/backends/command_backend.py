@@ -75,7 +75,7 @@ class _NamedHosts(CommandAllocation):
 
 
 class CommandConnections(Connections):
-    """The connections of hosts that are reached by command lines. Each program makes one of its own.
+    """The connections of hosts that are reached by command lines. Each program of ours has one of its own.
 
     Args:
         allocation: The allocation, which makes the command lines.
@@ -90,7 +90,10 @@ class CommandConnections(Connections):
         bootstrap.packed(bootstrap.AGENT_MODULES)
 
     def run(self, host: str, entry: str, arguments: object) -> RemoteProgram:
-        """Start a program of ours on a host by a command line, and send the program to it."""
+        """Run the command line of a host, which starts a Python there, and send a program of ours to that.
+
+        See `Connections.run`.
+        """
         host_record = self._hosts[host]
         python = self._allocation.python(host_record)
         startup = bootstrap.startup(python, entry, arguments)

@@ -74,9 +74,10 @@ def this_machine(environ: Mapping[str, str]) -> Host:
 def _listed_gpus() -> tuple[str, ...]:
     """Return the numbers of the GPUs that ``nvidia-smi`` lists.
 
-    If it fails or is too slow, this tells the user, and returns none.
+    Returns:
+        The numbers. Empty if nvidia-smi fails or is too slow, about which the user is told.
     """
-    import subprocess  # noqa: PLC0415 - only without a known driver
+    import subprocess  # noqa: PLC0415 - slow, and only needed where the driver shows no GPUs
 
     command, null = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
     with suppress(OSError, subprocess.TimeoutExpired):

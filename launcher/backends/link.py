@@ -429,11 +429,13 @@ class ReconnectingLink:
             self._on_ready()
 
     def _send_and_receive(self) -> None:
-        """Send and receive.
+        """Send what waits, as far as the connection accepts it, and receive what has come.
 
-        A program that has just started may accept more bytes without any event that says so.
+        Both are tried at every step, because a program that has just started may accept more bytes without
+        any event that says so.
         """
         self._send_output()
+        # While another thread finds out why the connection has ended, there is nothing more to receive.
         if not self._is_finding_reason:
             self._receive_and_deliver()
 
@@ -586,7 +588,8 @@ class ReconnectingLink:
         Args:
             program: The program on the host that was the connection.
         """
-        # Until then no timer connects again, and the loop does not report the ended connection all the time.
+        # While the thread works, no timer connects again, and the loop must not report the ended connection
+        # all the time.
         self._is_finding_reason = True
         self.loop.watch(program.fileno())  # Without callbacks this stops the watching.
 
@@ -610,7 +613,8 @@ class ReconnectingLink:
         """
         if self._agent_closed:
             raise _LinkClosed
-        # Until then no timer connects again, and the loop does not report the ended connection all the time.
+        # While the thread works, no timer connects again, and the loop must not report the ended connection
+        # all the time.
         self._is_finding_reason = True
         self.loop.watch(program.fileno())  # Without callbacks this stops the watching.
 

@@ -297,9 +297,13 @@ class _Screen:
             yield Text(view.note, style="bold")
 
     def _table(self, view: RunView, rows: Sequence[TaskRow], width: int, height: int) -> Iterator[Text]:
-        """Yield the lines of the table of tasks. If they are too many, tasks that are alike are folded."""
+        """Yield the lines of the table of tasks, each with the last line that its task has printed.
+
+        If there are too many tasks, those that are alike are folded into one line. A user who filters or
+        sorts looks for certain tasks, so then the last ones are left out instead.
+        """
         folded = list[FoldedRow]()
-        most = max(1, height - 2)  # The headers and what is left out have a line each.
+        most = max(1, height - 2)  # The headers and the note about tasks that are left out have a line each.
         if self._filter:
             rows = [row for row in rows if self._filter in f"{row.task} {row.host} {row.state_text}"]
         if self._sorted_by:
@@ -309,22 +313,33 @@ class _Screen:
         left_out = max(0, len(rows) + len(folded) - most)
         rows = rows[: max(0, most - len(folded))]
         cells = [*map(_cells, rows), *map(_folded_cells, folded)]
-        # The columns before the last line of a task, which gets the remaining width. While that is too
-        # little, the least important column is left out.
-        headers = [*_HEADERS]
-        for expendable in (*_EXPENDABLE, ""):
-            lines = table_lines(headers, [[row.get(header, "") for header in headers] for row in cells])
-            widest = max(map(len, lines), default=0)
-            if not expendable or widest + _MIN_LINE_WIDTH <= width:
-                break
-            headers.remove(expendable)
         root = view.run.paths.root
         last_column = ["LAST LINE", *(last_line_of(root, row.task) for row in rows), *[""] * len(folded)]
         styles = ["bold", *("bold red" if row.is_remarkable else "" for row in rows), *[""] * len(folded)]
-        for line, last_line, style in zip(lines, last_column, styles, strict=False):
-            yield Text(f"{line.ljust(widest)}  {last_line}", style=style)
+        # If the filter leaves no task there is no line, not even one for the headers.
+        for line, last_line, style in zip(_narrow_table(cells, width), last_column, styles, strict=False):
+            yield Text(f"{line}  {last_line}", style=style)
         if left_out:
             yield Text(f"... and {left_out} more: / filters, s sorts")
+
+
+def _narrow_table(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """Return the lines of a table, all equally wide, beside which there is room for the last lines of tasks.
+
+    As many columns of `_EXPENDABLE` are left out as that needs. If even all of them are not enough, the table
+    is too wide.
+
+    Args:
+        rows: The cells of each row, by the names of their columns.
+        width: The width of the terminal.
+    """
+    for count in range(len(_EXPENDABLE) + 1):
+        headers = [header for header in _HEADERS if header not in _EXPENDABLE[:count]]
+        lines = table_lines(headers, [[row.get(header, "") for header in headers] for row in rows])
+        widest = max(map(len, lines), default=0)
+        if widest + _MIN_LINE_WIDTH <= width:
+            break
+    return [line.ljust(widest) for line in lines]
 
 
 def _cells(row: TaskRow) -> dict[str, str]:

@@ -155,18 +155,18 @@ def text(value: Any) -> str:
     """Read a text that can become an argument or an environment variable of a program."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
-    return _fit(value)
+    return _text_for_kernel(value)
 
 
 def path(value: Any) -> str:
     """Read a path, which may be a text or an object of `pathlib`, and return it as a text."""
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("expected a text or a path")
-    return _fit(os.fsdecode(value))
+    return _text_for_kernel(os.fsdecode(value))
 
 
-def _fit(value: str) -> str:
-    """Return a text unless the kernel would refuse it as an argument, a variable or a path.
+def _text_for_kernel(value: str) -> str:
+    """Return a text as it is, unless the kernel would refuse it as an argument, a variable or a path.
 
     Raises:
         ValueError: The text contains a NUL, or characters that cannot be encoded.
@@ -268,7 +268,7 @@ def several(reader: Reader, plural: str = "texts") -> Reader:
     def read(value: Any) -> list[Any]:
         """Convert each item of a list, or raise a ValueError."""
         if isinstance(value, (list, tuple, set, frozenset)):
-            return [_part(item, item, reader) for item in value]
+            return [_part(item, item, reader) for item in value]  # An item of a list has no other name.
         example = f", as in [{shown(value)}]" if isinstance(value, str) else ""
         raise ValueError(f"expected a list of {plural}{example}")
 

@@ -49,7 +49,8 @@ def file_level(
         folder: The folder of the file, to which its paths are relative.
 
     Returns:
-        The values. If the file has faults, those of sections are missing, because they may be incomplete.
+        The values. If the file has faults, those in sections are left out, because a section with a fault may
+            be incomplete.
     """
     row_by_key = {row.key: row for row in ROWS if kind in row.given_in}
     section_by_key = {section.name: section for section in sections}

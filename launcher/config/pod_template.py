@@ -44,8 +44,8 @@ class PodTemplate(Record):
     line: int
     #: Whether the container has a command of its own.
     commanded: bool
-    #: A pod template for Kubernetes with all that launch does not use.
-    rest: ConfigNode
+    #: A pod template for Kubernetes with all that launch does not use itself, but passes on.
+    unused: ConfigNode
     #: When the image is pulled, in the words of Docker. It is empty if the template does not say it.
     pull: str = ""
 
@@ -197,7 +197,7 @@ class _ContainerReader:
         metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
         pod = ConfigNode({**metadata, "spec": ConfigNode(spec)}, main.line, main.line)
         pull = _PULL_POLICIES.get(container.get("imagePullPolicy", ""), "") if uses_image else ""
-        return PodTemplate(role, line=main.line, commanded="command" in nodes, rest=pod, pull=pull)
+        return PodTemplate(role, line=main.line, commanded="command" in nodes, unused=pod, pull=pull)
 
     def _rest(self, part: Mapping[str, ConfigNode], used: Collection[str]) -> dict[str, ConfigNode]:
         """Return the keys in a part of a template that launch does not use, for Kubernetes.

@@ -148,7 +148,7 @@ class _TFJob:
         engine = self._target.engine
         if not engine:
             return {}
-        # The job file has one policy for all roles, so that the last one counts.
+        # A job file has one policy for all roles, but each template can have its own. The last one counts.
         pull_policies = [template.pull for template in self._templates.values() if template.pull]
         settings = {"pull": ConfigNode(pull_policies[-1])} if pull_policies else {}
         if engine == "docker":
@@ -157,7 +157,7 @@ class _TFJob:
             metadata_keys = mapping_of(metadata, "metadata", self._faults)
             if "namespace" in metadata_keys:
                 settings["namespace"] = metadata_keys["namespace"]
-            pods = {name.lower(): template.rest for name, template in self._templates.items()}
+            pods = {name.lower(): template.unused for name, template in self._templates.items()}
             settings["pods"] = ConfigNode(pods)
         return {engine: ConfigNode(settings)}
 

@@ -299,7 +299,7 @@ class Call:
         tasks: The names of the tasks that are fed.
         timeout: The number of seconds in which some task must take some row.
         is_inference: Whether tasks return a result for each row.
-        is_in_step: Whether all tasks receive the same number of batches.
+        is_in_step: Whether all tasks receive the same number of batches (``equal=``).
     """
 
     def __init__(
@@ -417,12 +417,12 @@ class Call:
     def add(self, item: Any, refused: Sequence[str]) -> None:
         """Make partitions from an item that was read from the source, and let them wait for tasks.
 
-        Without equal batches the item is one partition, which any task may receive. With equal batches it is
-        a round, which becomes a partition for each task.
+        Without `is_in_step` the item is one partition, which any task may receive. With it the item is a
+        round, which becomes a partition for each task.
 
         Args:
-            item: A piece, or with equal batches a round of blocks, one for each task.
-            refused: The names of the tasks that accept no more rows. With equal batches their blocks are
+            item: A piece, or with `is_in_step` a round of blocks, one for each task.
+            refused: The names of the tasks that accept no more rows. With `is_in_step` their blocks are
                 dropped.
         """
         pieces = [(_ANY_TASK, item)]
@@ -439,7 +439,7 @@ class Call:
         self._enqueue(partitions)
         if self.is_in_step:
             self._rounds.append(partitions)
-            # All tasks have consumed the oldest rounds, which need not be fed again.
+            # A round is fed again if a task is lost. One that all tasks have consumed is not needed for that.
             while self._rounds and not any(map(self.has_partition, self._rounds[0])):
                 self._rounds.popleft()
 

@@ -370,13 +370,14 @@ class EventFollowers:
 
     def __init__(self, loop: EventLoop, event_buffer: EventBuffer) -> None:
         self._loop, self._event_buffer = loop, event_buffer
-        #: The number of the next event of each follower. Negative if it is dropped after its last line.
+        #: The number of the next event of each follower. -1 means that the follower was too slow: it is
+        #: dropped as soon as it has received `TOO_SLOW_LINE`.
         self._next_numbers: dict[socket.socket, int] = {}
         #: The bytes that each follower has not received yet.
         self._unsent_bytes: dict[socket.socket, bytes] = {}
         #: The followers that want to know when tasks print.
         self._log_readers: set[socket.socket] = set()
-        #: Fires when these are to be told. None while there is nothing to tell them.
+        #: Fires when the log readers are to be told that tasks have printed. None if no task has since then.
         self._timer: TimerHandle | None = None
 
     def first(self, number: int | None) -> int:

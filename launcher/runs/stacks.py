@@ -53,6 +53,7 @@ class Stacks(Record):
         first, *others = self.tasks
         if not others:
             return first
+        # In a row of consecutive indexes, each exceeds its position by the same number.
         numbered = enumerate(task.index for task in self.tasks)
         runs = [
             [index for _, index in run]

@@ -196,6 +196,7 @@ def allocate_gpus(tasks: Sequence[PlacedTask]) -> Placement:
     Returns:
         The same tasks with their GPUs, and notes for the user about tasks without one.
     """
+    #: The GPUs of each task, which `_allocate` adds host by host. None if those of the host are not known.
     ids: dict[TaskId, tuple[str, ...] | None] = {}
     notes: list[str] = []
     for on_host in Placement(tuple(tasks)).by_host().values():
@@ -220,7 +221,8 @@ def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | N
 
     Args:
         tasks: All tasks of the host.
-        ids: The ids of the GPUs of each task. This function adds those of the host's tasks.
+        ids: The ids of the GPUs of each task, to which this function adds those of the host's tasks. They are
+            empty for a task that must see no GPU, and None for one that may see all that the host has.
 
     Returns:
         A note for the user if some tasks get no GPU although the host has some. Otherwise it is empty.

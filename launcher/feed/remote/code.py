@@ -180,13 +180,19 @@ def _names_by_line(source: str) -> dict[int, frozenset[str]]:
     for function in functions:
         # A code object counts the lines of decorators as well.
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        names_by_line[first] = frozenset(_names_of(function))
+        names_by_line[first] = frozenset(_names_in_annotations(function))
     return names_by_line
 
 
-def _names_of(function: ast.AST) -> Iterator[str]:
-    """Yield the names in all annotations below a node of a syntax tree, which may repeat."""
-    for node in ast.walk(function):
+def _names_in_annotations(tree: ast.AST) -> Iterator[str]:
+    """Yield the names in all annotations of a function, for the globals that must travel with its code.
+
+    A name may come twice, or belong to no global. Neither does harm.
+
+    Args:
+        tree: The syntax tree of the function.
+    """
+    for node in ast.walk(tree):
         # Arguments and variables have the first attribute, and functions the second one.
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             for part in () if annotation is None else ast.walk(annotation):

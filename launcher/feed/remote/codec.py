@@ -205,6 +205,7 @@ def join(blocks: Sequence[Block]) -> Block:
 def _joined(blocks: Sequence[Any]) -> Any:
     """Return arrays that are alike as one array, or lists of rows as one list."""
     if is_array(blocks[0]):
+        # There is an array, so the program has imported NumPy. This module must not import it itself.
         return sys.modules["numpy"].concatenate(blocks)
     return [row for block in blocks for row in block]
 
@@ -388,6 +389,7 @@ def _contiguous(block: Block) -> Block:
     Only arrays that are views with gaps, such as every second row of another one, are copied.
     """
     if is_array(block):
+        # There is an array, so the program has imported NumPy.
         return sys.modules["numpy"].ascontiguousarray(block)
     if isinstance(block, tuple):
         return _like(block, map(_contiguous, block))
@@ -396,6 +398,10 @@ def _contiguous(block: Block) -> Block:
 
 def _is_plain(row: Any, levels: int) -> bool:
     """Return whether a row consists of plain values, as far as its first items show.
+
+    Rows of plain values can be pickled without the memo, which is faster. If other items follow after all,
+    they are pickled as well, but an object that occurs twice becomes two. An object that contains itself
+    cannot be pickled so, and cloudpickle pickles the block instead.
 
     Args:
         row: The row, or an item of it.

@@ -97,10 +97,10 @@ class LauncherConnection:
         self._on_disconnect: OnDisconnect = lambda: None
         #: Encodes, numbers and queues the messages, and keeps those that the launcher has not acknowledged.
         self.channel = MessageChannel(lambda: Decoder(from_agent=False, host=host), token)
-        #: Whether the network can break the connection, so that the launcher may connect again. Otherwise
+        #: Whether the network can break the connection, so the launcher may connect again. Otherwise
         #: the end of the first connection means that the launcher is gone.
         self.can_break = listener is not None and not patience.has_no_lease
-        #: Whether the launcher is gone for good, so that messages are dropped.
+        #: Whether the launcher is gone for good, so messages are dropped.
         self.has_given_up = False
         #: The descriptors of the present connection, or -1 if there is none.
         self._reading = self._writing = -1

@@ -224,7 +224,7 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """Return whether an open file still has this path, so that it was not removed or replaced."""
+    """Return whether an open file still has this path, so it was not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except OSError:

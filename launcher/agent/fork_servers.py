@@ -67,7 +67,7 @@ class _ForkServer:
         self.is_ready = False
         #: Whether it can accept a request now.
         self.is_idle = False
-        #: Whether its end of the socket is closed, so that no message will follow.
+        #: Whether its end of the socket is closed, so no message will follow.
         self.is_silent = False
         #: The task that it was asked to fork and has not forked yet. It is None after a cancellation, too,
         #: although an answer to that request may still arrive.
@@ -420,7 +420,7 @@ class ForkServers:
         if server.pid in self._task_processes.own_children:
             os.kill(server.pid, signal.SIGKILL)
         waiting = [*server.cancel_fork(), *server.waiting]
-        # Without a link it counts as given up, so that it gets no further tasks.
+        # Without a link it counts as given up, so it gets no further tasks.
         server.link, server.due, server.waiting = None, None, []
         return waiting
 

@@ -60,7 +60,7 @@ def find_executable(name: str, folder: str, path: str) -> str:
     if os.path.isfile(os.path.join(folder, name)):
         hint = " (a file of that name is in the working folder: write ./ before it)"
     elif any(os.path.exists(os.path.join(folder, word)) for word in first_words):
-        # The user has quoted a whole command line, so that it is a single word.
+        # The user has quoted a whole command line, so it is a single word.
         hint = _QUOTES_ADVICE
     # A part of an option has become the program: -x NAME = VALUE, or --chief 1.
     elif name == "=":

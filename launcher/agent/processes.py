@@ -289,7 +289,7 @@ def send(process: Process, number: int) -> bool:
         number: The signal.
 
     Returns:
-        Whether the process still existed, so that the signal was sent.
+        Whether the process still existed, so the signal was sent.
     """
     with suppress(OSError):
         # Python 3.8 has no pidfds. There the pid could be reused between the check and the signal.
@@ -325,7 +325,7 @@ def kill_groups(processes: Iterable[Process]) -> None:
     A process that forks and exits in a loop is faster than kill(pid), but it cannot escape killpg.
 
     Args:
-        processes: Processes whose sessions were started by tasks, so that no other process can be in their
+        processes: Processes whose sessions were started by tasks, so no other process can be in their
             groups. A process of our own session is left out, and so is one whose session was started
             outside of our pid namespace, which shows as 0.
     """

@@ -177,7 +177,7 @@ class Children:
             self._write(child)
 
     def handle_credit(self, message: CommandCredit) -> None:
-        """Note that the launcher has accepted bytes of a remote command, so that more may be sent."""
+        """Note that the launcher has accepted bytes of a remote command, so more may be sent."""
         # It may have ended, or was closed.
         child = self._commands.get(message.command)
         if child is not None:

@@ -73,7 +73,7 @@ def serve(arguments: Mapping[str, Any]) -> NoReturn:
     shares_files = all(there is not None and fingerprint(path) == there for path, there in files.items())
     report = {
         "cpus": int(cpus) if cpus.isdecimal() else 1,
-        # None if Slurm has set no such variable, so that nothing is known about GPUs.
+        # None if Slurm has set no such variable, so nothing is known about GPUs.
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "same": shares_files,
     }

@@ -113,7 +113,7 @@ def _runs_python(pid: int) -> bool:
         if _PYTHON_FILE.search(os.readlink(f"/proc/{pid}/exe")):
             return True
     except PermissionError:
-        # This process may not read the other one. It counts as a Python, so that py-spy is run for it: its
+        # This process may not read the other one. It counts as a Python, so py-spy is run for it: its
         # error lets `_explain` tell the user how to allow that.
         return True
     except OSError:

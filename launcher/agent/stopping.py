@@ -346,7 +346,7 @@ class Stopping:
         """Send the signal of a task's step to those of its processes that have not been sent it.
 
         In the first poll of a step (``stop.was_sent`` is false) these are all of its processes. Later they
-        are none, so that a process which was started meanwhile, say to save a checkpoint, is left alone.
+        are none, so a process which was started meanwhile, say to save a checkpoint, is left alone.
         SIGKILL is sent to all in every poll, because the processes may start new ones.
 
         Args:

@@ -75,7 +75,7 @@ def kill_all(find: Callable[[], List[Process]], seconds: float) -> List[int]:
 
 
 def is_looked_after(group: List[Process]) -> bool:
-    """Return whether an agent or its watchdog (its parent) still lives, so that it will stop the others.
+    """Return whether an agent or its watchdog (its parent) still lives, so it will stop the others.
 
     The tags of these two have the ordinal 0, and those of all other processes of the agent a higher one.
 

@@ -63,7 +63,7 @@ class _ClusterTasks(FunctionJob):
         job: The path of a job file, or None.
         work: What each task is to run, see `FunctionJob`.
         feeds: The names of the feeds. There are none if the program feeds no rows.
-        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
+        exactly_once: Whether the loss of a task is an error, so no row is fed twice.
     """
 
     def __init__(
@@ -508,7 +508,7 @@ def read_function(call: Arguments, map_fun: Any, tf_args: Any) -> None:
         tf_args: The second argument.
 
     Raises:
-        InputError: The second argument is the function. Each argument is then one place off, so that faults
+        InputError: The second argument is the function. Each argument is then one place off, so faults
             of the others would mislead.
     """
     if not callable(map_fun):

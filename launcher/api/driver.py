@@ -81,7 +81,7 @@ class Driver:
     report: Report | None = field(default=None, init=False)
     #: The exit code of the launcher, 128 + n if signal n killed it. None while the launcher runs.
     exit_code: int | None = field(default=None, init=False)
-    #: Whether this process has stopped the job, so that its end by a signal is no failure.
+    #: Whether this process has stopped the job, so its end by a signal is no failure.
     asked: bool = field(default=False, init=False)
     #: Set when the launcher has exited and its report is complete, and always in a fork.
     over: threading.Event = field(default_factory=threading.Event, init=False)

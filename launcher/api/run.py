@@ -218,7 +218,7 @@ def run(  # noqa: PLR0913 - public
     """
     tasks = {"ps": ps, "workers": workers, "chief": chief, "evaluator": evaluator, "roles": roles}
     driver = program_driver(_CALLER, program, tasks, options)
-    if check:  # The exception tells of the first failure, so that `launch` does not, too.
+    if check:  # The exception tells of the first failure, so `launch` does not, too.
         driver.argv = [table.NO_LAST_LINES.flag, *driver.argv]
     driver.start()
     try:

@@ -112,7 +112,7 @@ class TaskHandle:
     pid: int | None = None
     #: Whether it is to start again.
     restarting: bool = False
-    #: Whether the user has stopped it (``launch stop RUN TASK``), so that the job goes on without it.
+    #: Whether the user has stopped it (``launch stop RUN TASK``), so the job goes on without it.
     dismissed: bool = False
     #: Whether it has connected to the program.
     arrived: bool = False

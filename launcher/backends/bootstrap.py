@@ -265,8 +265,8 @@ def program(entry: str, arguments: object) -> bytes:
     `startup` also contains a line that names the Python, which such a process no longer needs.
 
     Args:
-        entry: See `startup`.
-        arguments: See `startup`.
+        entry: The function that the program calls, ``module:function``. Its module is sent, too.
+        arguments: The argument of that function, which JSON must be able to express.
     """
     module, _, _ = entry.partition(":")
     # The package of the agent is sent to every host, with all of its modules.
@@ -428,9 +428,13 @@ def explain(state: str, python: str, advice: str) -> str:
 
 
 def explain_status(status: int | None) -> str:
-    """Return why a program with this exit status never ran, for messages.
+    """Return why a program never ran, for messages, as far as its exit status says it.
 
-    Empty if the status does not say it. None is the status of a program whose end nobody knows.
+    Args:
+        status: The exit status. None if nobody knows it.
+
+    Returns:
+        The reason. Empty if the status does not say it.
     """
     if status != REPLACED_STATUS:
         return ""
@@ -441,8 +445,8 @@ def explain_status(status: int | None) -> str:
 
 
 def is_echoed(output: bytes) -> bool:
-    """Return whether the output of a host contains our first code.
+    """Return whether the output of a host contains the beginning of our first code.
 
-    Then the login shell has passed it on to something that prints it, instead of running it.
+    Then the login shell has passed the code on to something that prints it, instead of running it.
     """
     return FIRST_CODE[:40] in output

@@ -29,7 +29,7 @@ def is_dead(owner: str) -> bool:
     Args:
         owner: The label of an object that a launch has made, which contains an `owner_text`.
     """
-    process, uid = read_owner(owner) or (None, -1)
+    process, uid = read_owner(owner) or (None, -1)  # No user has the id -1.
     return process is not None and uid == os.getuid() and fate_of(process) is Fate.DEAD
 
 
@@ -47,7 +47,7 @@ class Cleaning:
         self._foreign = frozenset(foreign)
         #: The runs of ``--foreign`` of which at least one object may be removed.
         self._removed_runs: set[str] = set()
-        #: The runs whose launcher is alive on this machine, so that nothing of them may be removed.
+        #: The runs whose launcher is alive on this machine, so nothing of them may be removed.
         self._runs_with_live_launchers: set[str] = set()
         #: The objects whose launcher may be alive, by run and machine.
         self._undecided: dict[tuple[str, str], list[str]] = {}

@@ -82,7 +82,7 @@ class ReconnectingLink:
         loop: The loop that drives the link.
         connections: The connections that reach the host.
         arguments: The arguments of the agent.
-        stays: See `AgentLink`.
+        stays: Whether the agent stays after the job, to run our programs, until `shut_down`.
         quiet: Whether the user is not told when the connection is lost, and when it is back.
     """
 
@@ -302,7 +302,7 @@ class ReconnectingLink:
 
         With an infinite lease it may be that nothing is due. Then no timer is set.
         """
-        # The lease is over, or the link ends without its last acknowledgement.
+        # When the lease is over, and when the link ends without its last acknowledgement.
         moments = [self._received_at + self._lease, self._forced_end_at]
         if self._accepted_bytes is not None:  # The rest is sent then.
             moments.append(time.monotonic() + _SEND_PAUSE_SECONDS)
@@ -310,7 +310,8 @@ class ReconnectingLink:
             with self.lock:
                 moments.append(self._channel.next_due())
         if not self._is_connecting and not self._is_finding_reason:
-            # Without a connection the next attempt is due. A connection may be lost by silence.
+            # Another attempt is due some time after the last one. If there is a connection, it is not due
+            # before that counts as lost because it is silent.
             silent_at = -math.inf if self._program is None else self._silent_at()
             moments.append(max(self._attempt_ended_at + _RECONNECT_PAUSE_SECONDS, silent_at))
         due = min(moment for moment in moments if moment is not None)
@@ -501,7 +502,7 @@ class ReconnectingLink:
             return
         if self._program is not None and now < self._silent_at():  # The connection is alive.
             return
-        # There is no connection, or it counts as lost because it is silent.
+        # By now there is no connection, or it counts as lost because it is silent.
         if self._program is not None and not self._has_answered:
             self._connect_error = nothing_started(FIRST_ANSWER_SECONDS)
         self._note_loss(silence if self._has_answered else self._connect_error)

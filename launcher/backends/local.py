@@ -62,8 +62,8 @@ class ForkedAgentLink:
         self.pid, self.agent_id = pid, agent_id
         #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
         self.tasks: set[str] = set()
-        #: Encodes and decodes the messages on both pipes.
         records = (*PIPED_RECORDS, *PROGRAM_RECORDS)
+        #: Encodes and decodes the messages on both pipes.
         self._channel = MessageChannel(
             lambda: Decoder(from_agent=True, host=host, tasks=self.tasks, only=records)
         )

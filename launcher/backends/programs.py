@@ -87,7 +87,7 @@ class RemoteProgram:
         starter: The command that starts the program, for messages, as in ``its login shell``.
         patience: The seconds after which the program should have started. A login shell may hang, but an
             ``srun`` may wait for its turn.
-        is_ready: Whether the program runs already, so that no start mark comes.
+        is_ready: Whether the program runs already, so no start mark comes.
     """
 
     #: What to do about a Python that is missing or too old, for messages.
@@ -105,7 +105,7 @@ class RemoteProgram:
     ) -> None:
         """Use a pipe to a process that runs, or is about to start, a program of ours."""
         self.host = host
-        #: Whether the program runs, so that all bytes of the pipe belong to it.
+        #: Whether the program runs, so all bytes of the pipe belong to it.
         self.is_ready = is_ready
         self._pipe = pipe
         self._python, self._starter, self._start_seconds = python, starter, patience
@@ -379,8 +379,8 @@ def run_here(host: str, entry: str, arguments: object) -> RemoteProgram:
 
     Args:
         host: What messages call this machine.
-        entry: As for `ProgramRunner.run`.
-        arguments: As for `ProgramRunner.run`.
+        entry: The function that the program calls, ``module:function``.
+        arguments: The argument of that function: anything that JSON can express.
     """
     program = bootstrap.program(entry, arguments)
     return start_program(host, bootstrap.loader_command(sys.executable), program, sys.executable)

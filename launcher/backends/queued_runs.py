@@ -129,6 +129,7 @@ def create_named(
         same = [run for run in all_runs() if run.origin.name.startswith(origin.name)]
         taken = {run.origin.name for run in same if run.state is RunState.ELSEWHERE and run.batch is None}
         taken |= {run.origin.name for run in going(same)}
+        # One of these numbers is free, because there are more of them than names that are taken.
         numbered = (f"{origin.name}-{number}" for number in range(2, len(taken) + 3))
         name = next(name for name in (origin.name, *numbered) if name not in taken)
         return create(run_dir, run_name, agents, batch, replace(origin, name=name))

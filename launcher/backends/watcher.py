@@ -1,6 +1,6 @@
 """Watches a run for ``launch top`` and ``launch page``: what there is to see of it, again and again.
 
-The files of the run tell everything, so that its launcher does not notice who watches. Nothing in the files
+The files of the run tell everything, so its launcher does not notice who watches. Nothing in the files
 makes the watcher fail, and no file keeps it busy for long.
 """
 
@@ -94,6 +94,8 @@ class RunWatcher:
         started = time.monotonic()
         self._find_files()
         self._seen_files = self._files()
+        # A long history is read piece by piece, for a limited time. If more is left, the next look need not
+        # wait for a change.
         while (is_behind := self._history.read()) and time.monotonic() < started + _READ_SECONDS:
             continue
         if is_behind:

@@ -236,7 +236,7 @@ class RowParser(argparse.ArgumentParser):
         # A word of dashes alone is no option.
         unknown = [word for word in rest if word.startswith("-") and word.strip("-")]
         arguments = [word for word in rest if word != "--"]
-        # An argument too many may be the value of an unknown option, so that option is reported instead.
+        # An argument too many may be the value of an unknown option, so that one is reported instead.
         if arguments and not unknown:
             self.error(f"unexpected argument {' '.join(arguments)!r}")
         return unknown

@@ -49,7 +49,7 @@ def program_files(spec: JobSpec) -> tuple[dict[str, str], list[str]]:
         with_imports |= _with_imports(files, folder)
     candidates = ((with_imports, "the packages that the program imports"), (program_only, "the program"))
     for files, what in candidates:
-        # Pods have only the working folder, so that files elsewhere must be in the images anyway.
+        # Pods have only the working folder, so files elsewhere must be in the images anyway.
         paths = sorted(path for path in files if os.path.isfile(path) and base in path.parents)
         size = _size(paths)
         if size <= MAX_CONFIG_MAP_BYTES:

@@ -140,7 +140,7 @@ def _stop_tasks(run: Run, settings: Settings) -> int:
     state, waiting = snapshot(run), Waiting()
     tasks = selected([task.task for task in state.report.tasks], names)
     if not state.ended:
-        with suppress(ConnectionError):  # The job is over, so that its report says how the tasks have ended.
+        with suppress(ConnectionError):  # The job is over, so its report says how the tasks have ended.
             ask(run, {"request": "stop", "tasks": names})
     while left := _unfinished(state := snapshot(run), tasks):
         if message := waiting.due():

@@ -60,7 +60,7 @@ TASK_PLACEHOLDERS = (
 #: Placeholders whose value is the same for all tasks, without those of roles, such as ``ps_hosts``.
 JOB_PLACEHOLDERS = ("world_size", "cluster_spec", "first_address", "first_host", "first_port")
 
-#: Matches ``{name}`` and ``{{name}}``, and also ``${`` of a shell, so that it is skipped.
+#: Matches ``{name}`` and ``{{name}}``, and also ``${`` of a shell, so it is skipped.
 _BRACES = r"(?a)\$\{+|\{\{(?P<text>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 
 #: The placeholder for a name that other launchers use.

@@ -245,7 +245,7 @@ def encode(message: Message) -> List[Buffer]:
     record = type(message)
     has_data = record._fields[-1:] == ("data",)
     data = message.data if has_data else b""
-    # Each piece of output is a message with data, and its other fields repeat, so that their JSON is cached.
+    # Each piece of output is a message with data, and its other fields repeat, so their JSON is cached.
     # A record is a tuple at run time, and a slice of it is the cheapest key of the cache.
     fields = _cached_json(record, message[:-1]) if has_data else _json(record, message)
     if len(fields) + len(data) > MAX_FRAME_BYTES:
@@ -306,7 +306,7 @@ class Decoder:
 
     @property
     def has_part(self) -> bool:
-        """Whether only a part of a message has arrived, so that its rest will follow soon."""
+        """Whether only a part of a message has arrived, so its rest will follow soon."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> List[Message]:
@@ -604,7 +604,7 @@ class MessageChannel:
 
     @property
     def has_part(self) -> bool:
-        """Whether only a part of a message has arrived, so that its rest will follow soon."""
+        """Whether only a part of a message has arrived, so its rest will follow soon."""
         return self._decoder.has_part
 
     def output(self, now: float) -> List[Buffer]:
@@ -625,7 +625,7 @@ class MessageChannel:
         Args:
             count: How many bytes. The last buffer of them may be incomplete.
         """
-        # Without a session there are no acknowledgements, so that bytes count as received when written.
+        # Without a session there are no acknowledgements, so bytes count as received when written.
         if not self._session:
             self.pending -= count
         whole_buffers = 0

@@ -42,7 +42,7 @@ class TaskState(enum.Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the attempt is over, so that only another attempt can follow."""
+        """Whether the attempt is over, so only another attempt can follow."""
         state = TaskState
         return self in (state.SUCCEEDED, state.FAILED, state.STOPPED, state.LOST, state.CANCELLED)
 
@@ -164,7 +164,7 @@ class TaskReport(Record):
     leftovers: int = 0
     #: Pids of processes that SIGKILL did not kill.
     unkillable: Tuple[int, ...] = ()
-    #: Whether it only accompanied the job, so that its end had no effect on the job.
+    #: Whether it only accompanied the job, so its end had no effect on the job.
     sidecar: bool = False
     #: The attempts before the last one.
     earlier: Tuple[Attempt, ...] = ()

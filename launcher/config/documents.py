@@ -550,7 +550,7 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
     yaml_faults = FaultList(faults.source)
     documents = [each for node in parse_yaml(text, yaml_faults) for each in _objects(node)]
     is_yaml = not yaml_faults
-    # Only a TFJob comes from Katib or Helm, so that other files may contain placeholders. If a file is not
+    # Only a TFJob comes from Katib or Helm, so other files may contain placeholders. If a file is not
     # YAML, placeholders may be the reason, and then they are the fault that helps the user.
     if not is_yaml or any(map(is_tfjob, documents)):
         patterns = [_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, *([] if is_yaml else [_TEMPLATE_PLACEHOLDER])]

@@ -144,7 +144,7 @@ class _ContainerReader:
 
     def __init__(self, target: Target, faults: FaultList, leave: Callable[[str, ConfigNode], None]) -> None:
         self._target, self._faults, self._leave = target, faults, leave
-        #: Whether Kubernetes runs the tasks, so that it gets what launch does not use.
+        #: Whether Kubernetes runs the tasks, so it gets what launch does not use.
         self._in_pods = target.engine == "kubernetes"
         #: How many characters the ``$(NAME)`` of the container may still add.
         self._characters_left = _MAX_EXPANDED_CHARACTERS
@@ -212,7 +212,7 @@ class _ContainerReader:
         for key, node in part.items():
             if key in used:
                 continue
-            # In a pod, launch sets some keys itself, so that those of the template are left out with a note.
+            # In a pod, launch sets some keys itself, so those of the template are left out with a note.
             if self._in_pods and key not in _LAUNCH_KEYS:
                 for_kubernetes[key] = node
             # Without these the program would do something else, so a note is not enough.

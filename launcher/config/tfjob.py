@@ -117,7 +117,7 @@ class _TFJob:
             where = faults.where(top.line_of("apiVersion"))
             self._notes.append(f"{where}: this version of TFJob is read as {_VERSIONS[0]}")
         spec = top.get("spec")
-        if spec is None:  # This is a fault, so that nobody uses the result.
+        if spec is None:  # This is a fault, so nobody uses the result.
             return node
         policy = spec.get("runPolicy", MappingValues(spec.line, faults))
         # Earlier versions have the keys of the runPolicy in the spec itself.

@@ -534,7 +534,7 @@ class Call:
             self._enqueue(partitions)
 
     def end(self) -> None:
-        """Close the call, so that nothing more is sent for it, and results of its rows are dropped."""
+        """Close the call, so nothing more is sent for it, and results of its rows are dropped."""
         self.is_over, self.should_feed_again = True, False
         # What a thread still sends or receives for a partition that is not here is ignored.
         self._partitions.clear()
@@ -549,7 +549,7 @@ class Call:
 
     @property
     def is_none_given(self) -> bool:
-        """Whether all unfinished partitions wait in the queue for any task, so that no task has their rows.
+        """Whether all unfinished partitions wait in the queue for any task, so no task has their rows.
 
         If no task accepts more rows then, the call is over without an error. With equal batches they wait in
         queues of certain tasks, which must consume them, so this is false.

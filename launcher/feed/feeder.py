@@ -264,7 +264,7 @@ class Feeder:
     Args:
         tasks: The names of the tasks that are fed, in their order.
         feeds: The names of the feeds.
-        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
+        exactly_once: Whether the loss of a task is an error, so no row is fed twice.
         last_lines: Returns the last lines of a task, for messages.
         quiet: Whether the user is not told about long waits. Problems that raise nothing are told in any
             case.
@@ -291,7 +291,7 @@ class Feeder:
             self._feeds[name] = Feed(state, self._lock)
         #: Why the job has failed, which every call raises. None while it has not.
         self._error: BaseException | None = None
-        #: Whether `close` was called, so that tasks which connect are refused.
+        #: Whether `close` was called, so tasks which connect are refused.
         self._is_closed = False
 
     # Events of the tasks.
@@ -455,7 +455,7 @@ class Feeder:
                 running = [feed for feed in self._feeds.values() if self._is_call_running(feed)]
                 if not running:
                     return
-                beginning = waiting.due()  # It is empty most of the time, so that the user is told rarely.
+                beginning = waiting.due()  # It is empty most of the time, so the user is told rarely.
                 for feed in running if beginning else ():
                     action = "takes results" if feed.state.call.is_inference else "feeds rows"
                     text = f"{beginning} {feed.taker.name}, which {action} of the feed {feed.state.name!r}"

@@ -123,7 +123,7 @@ class FeedLink:
 
     @property
     def is_late(self) -> bool:
-        """Whether the task has unread rows, or owes results, so that a call waits for it."""
+        """Whether the task has unread rows, or owes results, so a call waits for it."""
         # A task that waits for rows (is hungry) has read all of them, even if a batch that is not full yet
         # does not count as consumed.
         has_unread_rows = self._sent > self._consumed and not self.is_hungry

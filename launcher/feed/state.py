@@ -79,7 +79,7 @@ class FeedState:
     Args:
         name: The name of the feed.
         tasks: The names of all tasks that are fed, in their order.
-        exactly_once: Whether the loss of a task is an error, so that no row is fed twice.
+        exactly_once: Whether the loss of a task is an error, so no row is fed twice.
         last_lines: Returns the last lines of a task, for messages.
     """
 
@@ -276,7 +276,7 @@ class FeedState:
         self.call.progress_at = now
 
     def on_broken(self, link: FeedLink, error: FeedError | None, now: float) -> None:
-        """Note that a connection has ended, so that no more frames come.
+        """Note that a connection has ended, so no more frames come.
 
         Args:
             link: The connection.

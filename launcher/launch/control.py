@@ -173,7 +173,7 @@ class Control:
         self, loop: EventLoop, event_buffer: EventBuffer, job: ControlledJob, every: float = 0.0
     ) -> None:
         self._loop, self._job = loop, job
-        #: For how long a measurement is recent enough for an answer.
+        #: For how long a measurement is recent enough for an answer: until one more has failed to come.
         self._recent_seconds = 2 * every
         #: The clients that have asked to follow the job. They are no longer among ``_clients``.
         self.followers = EventFollowers(loop, event_buffer)
@@ -181,7 +181,7 @@ class Control:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         #: The connections without an answer yet, the oldest first.
         self._clients: list[socket.socket] = []
-        #: Hosts that have not measured the memory of their tasks yet.
+        #: Hosts that were asked for the memory of their tasks, and have not answered yet.
         self._measuring: set[str] = set()
         #: The memory of tasks in bytes, and when each host has measured it (monotonic).
         self._memory: dict[TaskId, int] = {}

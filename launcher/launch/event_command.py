@@ -72,7 +72,7 @@ class EventCommandRunner(Renderer):
 
     def _note(self, kind: str, text: str) -> None:
         """Note that something of a kind has happened."""
-        _, others = self._untold.get(kind, ("", -1))
+        _, others = self._untold.get(kind, ("", -1))  # Beside the first event there are 0 others.
         self._untold[kind] = (text, others + 1)
 
     def tick(self, now: float) -> float | None:

@@ -56,22 +56,22 @@ class HostConnection:
         self.link = link
         #: Whether no more is sent to the agent, and nothing that it says is read.
         self.closed = False
-        #: Whether the agent has sent something, so that it has run.
+        #: Whether the agent has sent something, so it has run.
         self.answered = False
         #: Whether the agent runs on after the job, and the link stays open.
         self.stays = False
         #: Whether the supervisor has given the agent up, because it does not answer or does not obey.
         self.given_up = False
-        #: When the link ended without AgentClosed, in seconds since the epoch.
+        #: When the link ended without AgentClosed, in seconds since the epoch. 0 if it has not.
         self.lost_at = 0.0
-        #: Until when to wait for the reason of that, by the monotonic clock.
+        #: Until when to wait for the reason of that end, by the monotonic clock.
         self.ask_until = 0.0
         #: Whether an attempt to kill the agent is over.
         self.kill_is_over = False
-        #: What `AgentLink.kill` returned.
+        #: How the agent that was killed has ended, from `AgentLink.kill`. None if no kill has succeeded.
         self.kill_result: str | None = None
         #: How many seconds the host's clock is behind that of this machine, by the event that was quickest so
-        #: far.
+        #: far. Infinite before the first one.
         self._clock_behind = float("inf")
 
     def with_our_time(self, event: events.AgentEvent) -> events.AgentEvent:

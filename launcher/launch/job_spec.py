@@ -268,7 +268,7 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
     times: dict[str, float] = {}
     for name, seconds in settings[table.DRAIN]:
         # The name is empty for ``--drain S``, which is for all roles. If the roles have faults, none is known
-        # here, so that every name is accepted.
+        # here, so every name is accepted.
         if name in names or not (name and roles):
             times[name] = seconds
         else:

@@ -122,7 +122,7 @@ def _api_faults(settings: Settings, command: Sequence[str]) -> Iterator[Fault]:
     """Yield the fault that ``options=`` of the Python API contains a program, which would run instead.
 
     The API puts ``--events-fd`` before the options of the user, and ``--commands-fd`` after them. After a
-    program the latter is an argument of the program, so that it is missing among the options.
+    program the latter is an argument of the program, so it is missing among the options.
     """
     lacks_pipe = settings.is_given(table.EVENTS_FD) and not settings.is_given(table.COMMANDS_FD)
     if lacks_pipe and "--commands-fd" in command:

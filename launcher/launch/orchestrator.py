@@ -220,7 +220,7 @@ class Orchestrator:
         """Wait for the next events or timers, react to them, and look for requests to stop.
 
         The lines that renderers have made from the events are written after that. Only then it is known
-        whether a reader is slow, so that the agents must keep further output. That comes last.
+        whether a reader is slow, so the agents must keep further output. That comes last.
         """
         self._loop.run_once(self._tick_renderers())
         self._connections.report_losses()
@@ -275,9 +275,9 @@ class Orchestrator:
         return self._stack_taker
 
     def _show_where_they_hang(self, timer: Timer, tasks: Sequence[TaskId]) -> None:
-        """Take the stacks of tasks that a timer will stop, and let it do so when they are known, or too late.
+        """Take the stacks of tasks that a timer is to stop. It stops them when these are known, or too late.
 
-        Meanwhile the timer is set, so that it can be cancelled.
+        Meanwhile the timer counts as set, so that the supervisor can still cancel it.
         """
         taker, deadline = self._stacks(), time.monotonic() + _STACKS_SECONDS
         taker.take(self._machine.pids(tasks))

@@ -1,6 +1,6 @@
 """The process that serves the page of a job for ``--page``.
 
-It is a `launch page` of its own, which reads the files of the run and is told nothing, so that it cannot harm
+It is a `launch page` of its own, which reads the files of the run and is told nothing, so it cannot harm
 the job. It ends with its launcher, even if that is killed.
 """
 

@@ -47,7 +47,7 @@ def check_packages(settings: Settings) -> None:
         from launcher.storage.urls import missing_package, shown, split_target  # noqa: PLC0415 - takes 4 ms
 
         path, url = split_target(text)
-        url = url or path
+        url = url or path  # Only ``--collect PATH:URL`` has a path before the URL.
         if why := missing_package(url):
             faults.append(Fault(source, f"{shown(url)}: {why}"))
     if faults:
@@ -138,7 +138,7 @@ def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: b
     Args:
         options: The options of the launch.
         placed: The task and its host.
-        no_agent_checks: Whether all tasks run on this machine, or none is started, so that a missing
+        no_agent_checks: Whether all tasks run on this machine, or none is started, so a missing
             environment is reported here. Otherwise the agents report it, for all hosts together.
     """
     role, venv, folder = placed.role, placed.host.venv, _workdir(options, placed)[1]

@@ -136,6 +136,7 @@ def _points(samples: Sequence[Sample], count: int) -> Iterator[ProgressPoint]:
         if sample.step is not None and abs(sample.step) < _MAX_NUMBER:
             firsts.setdefault((sample.attempt, sample.step), sample)
     every = max(1, math.ceil(len(firsts) / count))
+    # They are selected from the end, so that the last one is among them.
     for (attempt, step), sample in [*firsts.items()][::-every][::-1]:
         metrics = {name: value for name, value in sample.metrics.items() if abs(value) < _MAX_NUMBER}
         yield ProgressPoint(sample.at, attempt, step, metrics)

@@ -84,6 +84,7 @@ class SampleWriter:
 
     def __init__(self, paths: RunPaths, task_count: int, pattern: str | None, every: float = 2.0) -> None:
         self._paths, self._progress = paths, ProgressReader(pattern)
+        # Where samples are rare, a pace still needs a few of them, and a task is still compared after one.
         self._pace_seconds = max(_PACE_SECONDS, 3 * every)
         self._fresh_seconds = max(_FRESH_SECONDS, 2 * every)
         self._max_bytes = max_bytes_of(task_count)
@@ -91,7 +92,8 @@ class SampleWriter:
         #: What was found since the caller has last taken it.
         self.findings: list[events.Noticed | events.StepsRead] = []
         self._finder, self._compared_at = Findings(), 0.0
-        #: At its end the job does not wait for the thread.
+        #: Held while something is written. At its end the job writes in its own thread, and another one may
+        #: still be writing.
         self._lock = threading.Lock()
 
     def write(self, measurements: Iterable[Measurement]) -> None:
@@ -151,6 +153,7 @@ class SampleWriter:
                     sampled.samples.append(Sample(at, **fields))
                 samples[task] = fields
         self._compare(at)
+        # Only steps that the user has described (``--progress``) count for ``--stall``.
         if self._progress.is_by_user and not had_given_up:
             given_up = self._progress.has_given_up
             self.findings.append(events.StepsRead(at, changed, given_up))
@@ -266,6 +269,7 @@ def thinned(lines: Sequence[bytes], max_bytes: int) -> list[bytes]:
     for line in lines[: len(lines) - len(newest)]:
         with suppress(ValueError, RecursionError, LookupError, TypeError):
             moment = json.loads(line)
+            # A time after 1e10, the year 2286, is no time of a sample.
             if 0 < moment["at"] < 1e10 and isinstance(moment["tasks"], dict):
                 moments.append((float(moment["at"]), moment["tasks"]))
     if not moments:
@@ -273,6 +277,7 @@ def thinned(lines: Sequence[bytes], max_bytes: int) -> list[bytes]:
     everything: dict[str, Any] = {}
     for _, tasks in moments:
         everything.update(tasks)
+    # Each span may need as much space as one sample of every task, and all spans need a quarter of it.
     span_count = max(1, max_bytes // 4 // (len(_compact(everything)) + 1))
     first, last = min(at for at, _ in moments), max(at for at, _ in moments)
     spans: dict[int, tuple[float, dict[str, Any]]] = {}

@@ -57,8 +57,8 @@ class Sampling:
         self._paths, self._pattern = paths, pattern
         #: Works in a thread. None until the first sample has come.
         self._writer: SampleWriter | None = None
-        #: Asks an agent to measure again and again.
         hosts = len(machine.state.hosts)
+        #: Asks an agent to measure again and again. The more hosts there are, the more seldom each answers.
         self.command = events.Measure("", max(_MIN_SECONDS, hosts / _MAX_MESSAGES_PER_SECOND))
         #: The last measurement of each host that waits to be written.
         self._waiting: dict[str, events.Measured] = {}

@@ -231,7 +231,7 @@ class Session:
         placement = place(self.allocation.spec, self.allocation.hosts)
         # Standby hosts are of use only if tasks of a lost host can move to them.
         self.placement = placement if self.allocation.moves_tasks else replace(placement, standby=())
-        # None means that nothing is copied to the hosts or back, so that no program of ours runs there.
+        # None means that nothing is copied to the hosts or back, so no program of ours runs there.
         self.requested_files = None
         if self.request.runs_programs:
             from launcher.launch.requested_files import RequestedFiles  # noqa: PLC0415 - with compression
@@ -592,8 +592,8 @@ class Session:
             error: The error or the signal.
         """
         if self.is_reported:
-            # The report has another name, because another launcher was to continue the run. The requeue has
-            # failed, so none does, and it becomes the report of the run.
+            # If another launcher was to continue the run, the report has another name. The requeue has
+            # failed, so no launcher does, and it becomes the report of the run.
             if self.requeue is Requeue.BY_US:
                 with suppress(OSError):  # There is no report if the disk is full.
                     os.replace(self.paths.earlier, self.paths.report)

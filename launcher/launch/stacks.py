@@ -62,7 +62,11 @@ class StackTaker:
         self._program, self._facts = b"", dict[str, object]()
 
     def take(self, pids: Mapping[str, Mapping[TaskId, int]]) -> None:
-        """Begin to take the stacks of tasks, whose pids are given by their hosts."""
+        """Begin to take the stacks of tasks, except of those whose stacks are being taken already.
+
+        Args:
+            pids: The pid of each task, by the names of their hosts.
+        """
         for host, on_host in pids.items():
             if wanted := {task: pid for task, pid in on_host.items() if task not in self.taking}:
                 self.taking.update(wanted)
@@ -70,7 +74,7 @@ class StackTaker:
         self._loop.run_in_thread(read_program, self._on_program)
 
     def groups(self, tasks: Iterable[TaskId]) -> list[Stacks]:
-        """Return the stacks of those of these tasks for which they were taken, folded."""
+        """Return the stacks that were taken of these tasks, with equal ones folded."""
         known = (task for task in tasks if task in self._taken and task not in self.taking)
         return fold(map(self._taken.__getitem__, known))
 
@@ -148,7 +152,7 @@ class _HostDump:
 
     def _continue(self) -> None:
         """Send a piece of py-spy, and read what has come of the answer."""
-        if self._timer is None:
+        if self._timer is None:  # It has finished.
             return
         try:
             with suppress(TransportError):  # The program has ended, perhaps with an answer.

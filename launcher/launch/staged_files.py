@@ -69,11 +69,11 @@ class StagedFiles:
         self._recovery_lock = threading.Lock()
         #: The last copy to a host that was lost.
         self._recovery_transfer: FileTransfer | None = None
-        #: Whether the folders are being removed, so that no copy may start.
+        #: Whether the folders are being removed, so no copy may start.
         self._is_over = False
         #: Held while results are copied before the next attempt of tasks. Another thread does that.
         self._saving_lock = threading.Lock()
-        #: The last transfer for that, and whether the job has ended, so that none may start.
+        #: The last transfer for that, and whether the job has ended, so none may start.
         self._saving_transfer: FileTransfer | None = None
         self._has_ended = False
         #: The copy of the first folder of ``--sync``, in which the tasks run, by the name of the host.
@@ -273,6 +273,7 @@ class StagedFiles:
         self._has_ended = True
         if self._saving_transfer is not None:
             self._saving_transfer.cancel()
+        # Once the lock is free, the other thread no longer copies.
         with self._saving_lock:
             pass
 

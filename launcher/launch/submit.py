@@ -64,11 +64,11 @@ def submit(options: LaunchOptions, queue: BatchQueue) -> int:
         if end_command is not None:
             end_command.store(run.paths)
         interrupts = Interrupts()
-        # A queue that shares the files needs no cleaning up, so that Ctrl-C may exit at once.
+        # A queue that shares the files needs no cleaning up, so Ctrl-C may exit at once.
         with nullcontext() if queue.shares_files else interrupts:
             request = launch_request(options, run.name, interrupts.ignore)
             submitted = queue.submit(options.backend_options, request, run, sys.argv[1:], parcel)
-    except InputError:  # Nothing was started, so that the run need not be listed.
+    except InputError:  # Nothing was started, so the run need not be listed.
         discard(run)
         raise
     except BaseException as error:

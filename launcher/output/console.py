@@ -61,7 +61,7 @@ class ConsoleOptions(Record):
     #: Whether the failure report is shown, and whether it contains the last lines of the task.
     failure: bool = True
     last_lines: bool = True
-    #: Returns whether tmux covers the terminal now, so that messages must wait.
+    #: Returns whether tmux covers the terminal now, so messages must wait.
     covered: Callable[[], bool] = lambda: False
 
 
@@ -94,8 +94,9 @@ class Console(Renderer):
         self._live_line: _LiveLine | None = None
         self._paths: RunPaths
         #: When to load what a failure report needs. Loading it at the end would delay a launch that fails.
+        #: Infinite until a task runs, and after it was loaded.
         self._load_at = float("inf")
-        #: Whether another launcher continues the run, so that what `close` shows is not its end.
+        #: Whether another launcher continues the run, so what `close` shows is not its end.
         self.run_continues = False
         #: The messages that wait until the terminal is uncovered, the oldest of which may be dropped.
         self._waiting_notices: deque[Tell] = deque(maxlen=_MAX_KEPT_NOTICES)
@@ -104,6 +105,7 @@ class Console(Renderer):
         """Make the labels of the tasks. Nothing is printed yet."""
         self._paths = run_info.paths
         self._hosts = {placed.task: placed.host.name for placed in run_info.placement.tasks}
+        # The colours begin again when all are used, without end.
         self._colours = dict(zip(self._hosts, cycle(_COLOURS), strict=False))
         self._labels = labels(self._hosts, list(self._hosts))
         if self._options.live and not self._options.quiet:

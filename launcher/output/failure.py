@@ -265,7 +265,7 @@ def _facts(failure: Failure, place: TaskPlace, plan: TaskPlan | None) -> Failure
         place: Where the tasks ran.
         plan: How the task was started. None if that is not known.
     """
-    argv: tuple[str, ...] = ("",)
+    argv: tuple[str, ...] = ("",)  # The empty text stands for a program that is not known.
     passed, venv = place.passed, ""
     if plan is not None:
         argv, passed, venv = plan.argv + plan.args, passed | plan.env.keys(), plan.venv or ""

@@ -116,6 +116,7 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
         placeholder: The placeholder of launch with the same meaning.
         names: A pattern of the names that the variable has in other launchers.
     """
+    # Each group contains the variable. They have different names, as in a pattern all must, see `_text`.
     return Hint(
         f"variable {placeholder}",
         re.compile(

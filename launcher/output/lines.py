@@ -297,7 +297,7 @@ def clean_lines(data: bytes, *, is_cut: bool) -> list[str]:
 
     Args:
         data: The output as the task printed it.
-        is_cut: Whether the output is longer, so that the first line is incomplete and left out.
+        is_cut: Whether the output is longer, so the first line is incomplete and left out.
     """
     cutter = LineCutter(b"", b"")
     text = (cutter.feed(data, 0.0) + cutter.end()).decode("utf-8", "replace").rstrip()

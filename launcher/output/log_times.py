@@ -52,7 +52,7 @@ def _entries(index: bytes) -> list[tuple[int, ...]]:
 def thinned(index: bytes, max_bytes: int) -> bytes:
     """Return a smaller index, in which neighbours are joined as far as their age allows it.
 
-    If the clock was set often, that may join too few. They are then joined although they are younger.
+    If the clock was set often, that may join too few. Then neighbours are joined although they are younger.
 
     Args:
         index: The index.
@@ -65,11 +65,16 @@ def thinned(index: bytes, max_bytes: int) -> bytes:
 
 
 def _joined(entries: Sequence[tuple[int, ...]], age_ratio: int) -> list[tuple[int, ...]]:
-    """Return entries of which neighbours are joined as long as they are this many times as old as long."""
+    """Return entries of which neighbours are joined, as long as a joined entry is not too long for its age.
+
+    Args:
+        entries: The entries, each with its second, the offset in the log, and the length in seconds.
+        age_ratio: How many times as old as long an entry that is joined must be.
+    """
     joined = list(entries[:1])
     for second, offset, seconds in entries[1:]:
         last_second, last_offset, last_seconds = joined[-1]
-        # The clock may have been set back, so that this second is before the last one, or still to come.
+        # The clock may have been set back, so this second is before the last one, or still to come.
         first, end = min(last_second, second), max(last_second + last_seconds, second + seconds)
         if (end - first) * age_ratio <= abs(entries[-1][0] - first):
             joined[-1] = (first, last_offset, end - first)
@@ -90,7 +95,8 @@ class LogIndex:
     __slots__ = ("second", "_offset", "_size", "_limit")
 
     def __init__(self, index: bytes = b"", number: int = 0) -> None:
-        #: The second and the offset of the last entry. No entry is due before the next second.
+        #: The second and the offset of the last entry, -1 and 0 if there is none. No entry is due before the
+        #: next second.
         self.second, self._offset, _ = [(-1, 0, 0), *_entries(index)][-1]
         self._size = len(index)
         self._limit = MAX_INDEX_BYTES - number % 256 * 64
@@ -152,7 +158,7 @@ class LogTimes:
         self._offsets = array("q", (0, *offsets[1:]))
 
     def start(self, since: float) -> int:
-        """Return where that begins in the log which may have been printed at this time or later.
+        """Return the offset in the log from which on it may have been printed at this time or later.
 
         It is ``sys.maxsize`` if all of the log is older.
         """
@@ -160,9 +166,9 @@ class LogTimes:
         return next((offset for offset, end in pairs if end > since), sys.maxsize)
 
     def end(self, until: float) -> int:
-        """Return where that ends in the log which may have been printed before this time.
+        """Return the offset in the log up to which it may have been printed before this time.
 
-        It is ``sys.maxsize`` if that is all of the log.
+        It is ``sys.maxsize`` if that may be so for all of the log.
         """
         pairs = zip((*self._offsets[1:], sys.maxsize), self._seconds, strict=True)
         return max((offset for offset, second in pairs if second < until), default=0)

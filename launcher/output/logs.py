@@ -140,7 +140,7 @@ class GrowingLog:
         self._times = LogTimes(path)
         #: How many bytes of the log were read or skipped.
         self._offset = 0
-        #: Whether it was read before, so that its last lines were chosen.
+        #: Whether it was read before, so its last lines were chosen.
         self._was_read = False
         #: Whether a part of it was written.
         self.has_begun = False

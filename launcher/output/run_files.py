@@ -89,7 +89,7 @@ class EventBuffer:
 
 
 def _ends_mid_line(path: str) -> bool:
-    """Return whether a log ends in the middle of a line, so that the next attempt must begin a new one.
+    """Return whether a log ends in the middle of a line, so the next attempt must begin a new one.
 
     A log that is empty or cannot be read does not.
     """
@@ -116,7 +116,7 @@ class Files(Renderer):
         self._is_resumed = is_resumed
         #: The flags for the first opening of a file. In a new run no file may exist yet.
         self._create_flags = _APPEND_FLAGS | os.O_CREAT | (0 if is_resumed else os.O_EXCL)
-        #: Whether another launcher continues the run, so that the report is written only for it.
+        #: Whether another launcher continues the run, so the report is written only for it.
         self.run_continues = False
         self._clock = clock
         self._paths: RunPaths

@@ -58,7 +58,7 @@ def verdict_lines(report: Report, *, colour: bool = False, run_continues: bool =
     Args:
         report: How the job ended.
         colour: Whether to colour the verdict.
-        run_continues: Whether another launcher continues the run, so that this is not its end.
+        run_continues: Whether another launcher continues the run, so this is not its end.
     """
     last_line = verdict(report)
     if run_continues:
@@ -219,6 +219,7 @@ def table_lines(
     header_row = [header.upper() for header in headers]
     state_colours = ["", *(colours or [""] * len(cells))]
     lines = []
+    # A table without any text has no rows, not even that of the headers.
     for row, colour in zip([header_row, *cells] if widths else [], state_colours, strict=False):
         shown = {headers[number]: _padded(headers[number], row[number], widths[number]) for number in widths}
         if colour:

@@ -66,7 +66,8 @@ class Tmux(Renderer):
         self._titles: dict[TaskId, str] = {}
         #: The path of the server's socket. Empty until the server runs.
         self._socket = ""
-        #: The server's process, to notice its exit, and to kill a server that does not answer.
+        #: A descriptor of the server's process, to notice its exit, and to kill it if it does not answer.
+        #: It is -1 as long as the server does not run, or if it has exited before.
         self._pidfd = -1
         #: The client in this terminal, if there is one.
         self._client: subprocess.Popen[bytes] | None = None

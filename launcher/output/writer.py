@@ -126,7 +126,7 @@ class Writer:
 
         Args:
             is_ending: Whether the job is being stopped.
-            has_failed: Whether it failed, so that its end does not wait for output.
+            has_failed: Whether it failed, so its end does not wait for output.
         """
         if is_ending:
             self._ending_since = self._ending_since or time.monotonic()
@@ -141,7 +141,7 @@ class Writer:
     def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until all is written, within limits. Then drop all but the urgent lines, and wait for these.
 
-        The limit of how many bytes may wait (`_limit`) becomes 0 then, so that all later lines that are not
+        The limit of how many bytes may wait (`_limit`) becomes 0 then, so all later lines that are not
         urgent are dropped, too, and a later call waits for urgent lines only.
 
         Args:
@@ -244,7 +244,7 @@ class _OutputQueue:
         self._is_within_line = False
         #: The descriptor that is written to, and the one of the caller, which it may replace.
         self.fd = self._original_fd = fd
-        #: Whether writing may block, so that each write must be small and be preceded by a poll.
+        #: Whether writing may block, so each write must be small and be preceded by a poll.
         self._may_block = False
         #: The capacity of the pipe, in bytes. 0 if the descriptor is not a pipe.
         self._capacity = 0

@@ -114,7 +114,7 @@ class PageApp:
             if words := query.get("search"):
                 return JSONResponse(await run_in_threadpool(logs.search, path, words))
             return JSONResponse(await run_in_threadpool(logs.window, path, _number(request, "start")))
-        except FileNotFoundError:  # This is usual, so that the browser need not complain.
+        except FileNotFoundError:  # This is usual, so the browser need not complain.
             return JSONResponse({"error": "nothing was printed yet"})
         except OSError as error:
             return JSONResponse({"error": f"the log cannot be read: {error.strerror}"}, 404)

@@ -36,7 +36,7 @@ class RunSnapshot(Record):
     ended: bool
     #: The resident memory of tasks in bytes, by the names of the tasks that were measured.
     memory: Mapping[str, int] = {}
-    #: Whether hosts still measure memory, so that a later snapshot may contain more.
+    #: Whether hosts still measure memory, so a later snapshot may contain more.
     measuring: bool = False
     #: The names of tasks that wait to start again.
     restarting: Collection[str] = ()

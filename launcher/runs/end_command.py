@@ -228,7 +228,7 @@ def run_command(
         "LAUNCH_REPORT": run.paths.report,
     }
     try:
-        # It gets no terminal, so that it cannot wait for an answer there.
+        # It gets no terminal, so it cannot wait for an answer there.
         process = subprocess.Popen(
             command.words,
             cwd=command.folder,
@@ -261,7 +261,7 @@ def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) 
                 elif time.monotonic() >= deadline:
                     failure = f"it, or what it started, did not end within {LIMIT_SECONDS:g}s: killed"
         finally:
-            # It is not reaped yet, so that the group is still its own. What belongs to another user may stay.
+            # It is not reaped yet, so the group is still its own. What belongs to another user may stay.
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
@@ -275,7 +275,7 @@ def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) 
 def _has_ended(group: int) -> bool:
     """Return whether a process, and all that it has started in its group, have ended.
 
-    The process is not reaped, so that no other process and no other group can get its number.
+    The process is not reaped, so no other process and no other group can get its number.
     """
     if os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return False

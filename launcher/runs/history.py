@@ -1,7 +1,7 @@
 """What happened in a run, as its ``events.jsonl`` tells it: messages, lost hosts, and each attempt of a task.
 
 ``launch report`` and ``launch stop`` call it. The events are there even if the launcher was killed. The file
-may be damaged or written by another user, so that everything in it is checked.
+may be damaged or written by another user, so everything in it is checked.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class HistoryReader:
         """Read the next complete events, not too many, so that a large file keeps nobody busy for long.
 
         Returns:
-            Whether there was anything new, so that there may be more.
+            Whether there was anything new, so there may be more.
         """
         if self._damaged_lines >= _MAX_DAMAGED_LINES:
             return False
@@ -244,7 +244,7 @@ def _task_fields(
         task: The name of the task.
         host: Its host, by the plan.
         attempts: Its attempts by their numbers.
-        has_died: Whether its launcher died, so that an unfinished attempt has ended, too.
+        has_died: Whether its launcher died, so an unfinished attempt has ended, too.
     """
     never = {"task": task, "host": host, "address": "", "state": TaskState.PENDING.value, "reason": None}
     *earlier, last = attempts.values() or [{**never, **_UNKNOWN, "attempt": 1}]

@@ -67,7 +67,7 @@ class TaskRow(Record):
 
     @property
     def is_remarkable(self) -> bool:
-        """Whether something is wrong with it, so that it stands first."""
+        """Whether something is wrong with it, so it stands first."""
         return self.state in _BAD_STATES or self.restarting or bool(self.noticed)
 
 
@@ -111,7 +111,7 @@ class RunView(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over, so that nothing changes any more."""
+        """Whether the run is over, so nothing changes any more."""
         return self.state in (RunState.ENDED, RunState.DIED)
 
     @property

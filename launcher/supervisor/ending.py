@@ -177,7 +177,7 @@ def fail_task(state: JobState, failure: Failure, exit_code: int) -> None:
 
 
 def _will_drain(state: JobState) -> bool:
-    """Return whether the job is done now and lets tasks finish, so that it does not stop all of them yet."""
+    """Return whether the job is done now and lets tasks finish, so it does not stop all of them yet."""
     # The update only finds out which tasks have time left. It is repeated when the job begins to drain.
     return state.is_done() and state.tasks.drain.update(state.tasks.values()) > 0
 
@@ -278,7 +278,7 @@ def handle_notice_timer(state: JobState, timer: Timer, at: float) -> None:
     `launcher.supervisor.machine` calls it, as all handlers of timers, with the timer and the present time.
     """
     text = describe.wait(state)
-    # The wait is over. What begins another one, such as a restart, sets the timer again.
+    # Without a text the wait is over. What begins another one, such as a restart, sets the timer again.
     if not text:
         return
     wait = (text, state.started_restarts)

@@ -29,7 +29,7 @@ _PEER_DISTANCES = (1, 2)
 def handle_agent_ready(state: JobState, event: events.AgentReady) -> None:
     """Note that the agent of a host runs, and let it hold ports for the tasks of the host.
 
-    It binds them until the tasks start, so that no other program takes a port that the plan contains.
+    The agent binds them until the tasks start, so that no other program takes a port that the plan contains.
 
     - If the host was lost before, it can be used again.
     - If no task runs on it (a standby host), nothing is asked of it.
@@ -60,7 +60,7 @@ def handle_ports_held(state: JobState, event: events.PortsHeld) -> None:
         return
     for record in host.tasks:
         record.port = event.ports.get(record.task, record.port)
-    # This may be the answer to a command that was sent before more tasks moved to the host.
+    # If more tasks have moved to the host since the command that this answers, another answer follows.
     if all(record.port is not None for record in host.tasks):
         host.transition_to(HostState.READY, event)
         _check_network_or_plan(state)
@@ -81,7 +81,7 @@ def handle_ports_refused(state: JobState, event: events.PortsRefused) -> None:
         handle_agent_lost(state, events.AgentLost(event.host, event.at, why))
         return
     host = state.hosts[event.host]
-    if host.state is HostState.HOLDING:  # It has answered, so that it is no longer waited for.
+    if host.state is HostState.HOLDING:  # It has answered, so it is no longer waited for.
         host.transition_to(HostState.READY, event)
     if reason is None:
         text = f"{event.host} does not have a port for each of its tasks: {event.why}"
@@ -223,7 +223,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     # The loss may change which restart moves tasks, so the present one is kept.
     host, moving = state.hosts[event.host], state.moving_restart
     was_returning = host.state is HostState.RETURNING
-    # A new agent could not be started, but the job does not wait for it: it runs without this host, or ends.
+    # A new agent that could not be started is tried again later if the job runs without it, or ends.
     if was_returning and (state.moves_tasks or state.phase is not Phase.RUNNING):
         restarting.try_again_later(state, host, event)
         return

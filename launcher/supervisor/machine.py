@@ -203,7 +203,7 @@ class Machine:
         """Return the commands that follow when the results of tasks were copied, or could not be.
 
         Args:
-            restart: The key of the restart that waits for it, as `SaveResults` has named it.
+            restart: The key of the restart that waits for the copies, as `SaveResults` has named it.
         """
         if self.phase is not Phase.OVER:
             restarting.handle_saved(self.state, restart)
@@ -228,7 +228,7 @@ class Machine:
         if state.moving_restart is None:
             _start_tasks(state)
         else:
-            # The tasks of lost hosts have new hosts, so that all tasks can start again. `start_if_due` would
+            # The tasks of lost hosts have new hosts, so all tasks can start again. `start_if_due` would
             # look for new hosts once more if `moving_restart` were still set.
             restart, state.moving_restart = state.moving_restart, None
             restarting.start_if_due(state, restart)

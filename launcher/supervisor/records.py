@@ -172,7 +172,7 @@ class Restart:
         self.is_placing = False
         #: The tasks whose results were copied before they start again, or are being copied now.
         self.saved: set[TaskId] = set()
-        #: Whether they are being copied.
+        #: Whether results are being copied now.
         self.is_saving = False
         #: Tasks whose failures may have caused this one. It is empty once the output of the failed task has
         #: shown whether they did.
@@ -264,7 +264,7 @@ class TaskRecord(StateRecord):
         self.sidecar = placed.role.sidecar
         #: Whether it never exits by itself, as a ps.
         self.service = placed.role.service or self.sidecar
-        #: Whether the user has stopped it (``launch stop RUN TASK``), so that the job goes on without it.
+        #: Whether the user has stopped it (``launch stop RUN TASK``), so the job goes on without it.
         self.is_dismissed = False
         #: How many seconds it may still run after the job is done.
         self.drain = 0.0 if self.sidecar else placed.role.drain or 0.0

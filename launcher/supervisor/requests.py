@@ -40,7 +40,7 @@ def handle_stop_asked(state: JobState, event: events.StopAsked) -> None:
         _handle_further_request(state, event, is_repeated=request is StopRequest.AGAIN)
         return
     text = describe.orderly_stop(state, event)  # It describes the phase and the tasks before the stop.
-    if state.phase is not Phase.DRAINING:  # A job that drains is done, so that it succeeds all the same.
+    if state.phase is not Phase.DRAINING:  # A job that drains is done, so it succeeds all the same.
         _fail_by_request(state, event)
     state.tell(text)
     _stop_and_expect_answers(state)
@@ -82,7 +82,7 @@ def _handle_further_request(state: JobState, event: events.StopAsked, *, is_repe
         else:  # No task is left, only agents that close.
             _abandon_agents(state, event, who)
         return
-    # The job stops for another reason, such as a failure, so that its agents had no limit until now.
+    # The job stops for another reason, such as a failure, so its agents had no limit until now.
     if state.phase is Phase.STOPPING and not state.answer_seconds:
         _expect_answers_to_stop(state)
     # Only a person, who may send the same signal again to kill the tasks, is told what the job waits for.
@@ -117,7 +117,7 @@ def handle_job_timer(state: JobState, timer: Timer, at: float) -> None:
     if state.phase not in (Phase.STARTUP, Phase.RUNNING, Phase.DRAINING):  # The job stops already.
         return
     state.tell(f"the time limit of {describe.job_time_limit(state)} is over: {describe.stop(state)}")
-    if state.phase is not Phase.DRAINING:  # A job that drains is done, so that it succeeds all the same.
+    if state.phase is not Phase.DRAINING:  # A job that drains is done, so it succeeds all the same.
         hint = describe_stalls.hint_at_timeout(state)
         state.fail(describe.timeout(state, at, hint), TIMED_OUT_EXIT_CODE)
     _stop_and_expect_answers(state)

@@ -126,7 +126,7 @@ class RestartPolicy:
             status: How it ended.
 
         Returns:
-            The reason. Empty if the user asked for no restart, so that there is nothing to explain.
+            The reason. Empty if the user asked for no restart, so there is nothing to explain.
         """
         if not self.max_restarts or self._roles[task].restart == "never":
             return ""
@@ -156,6 +156,7 @@ class RestartPolicy:
         It has if some task has printed a larger number of a step, an epoch or the like than at that call.
         """
         last = self._last_steps
+        # The first number of its kind is progress, too, even a 0.
         if any(number > last.get(key, -1) for key, number in self._new_steps.items()):
             self._last_causes.clear()
         last.update(self._new_steps)
@@ -178,7 +179,7 @@ class RestartPolicy:
         """
         attempt = record.current
         ended_by_itself = not attempt.has_stalled and attempt.status.signal is None
-        # Later attempts have imported their modules before, so that an import may succeed again.
+        # Later attempts have imported their modules before, so an import may succeed again.
         if record.attempt == 1 and ended_by_itself and record.runs_python and cannot_import(attempt.tail):
             return "an import failed"
         is_from_outside = attempt.reason is Reason.SIGNAL and attempt.status.signal in OUTSIDE_SIGNALS
@@ -218,7 +219,7 @@ class RestartPolicy:
                 preemption.
 
         Returns:
-            The restart. None if nothing starts again, so that the job fails.
+            The restart. None if nothing starts again, so the job fails.
         """
         failed = {task, *others}
         if not self.allows_restart(failed) or status.code in _NO_PROGRAM_EXIT_CODES:

@@ -490,7 +490,7 @@ def restart_after_loss(
         why: The reason of the loss, for the user.
 
     Returns:
-        Two values. The first is whether the tasks start again, so that the job has not failed. The second is
+        Two values. The first is whether the tasks start again, so the job has not failed. The second is
         a text about that for the user, which is empty if the message about the loss needs no addition.
     """
     # Tasks of other hosts may have been about to move to this host. When the timer PLACE fires, the job fails
@@ -587,7 +587,7 @@ def _takes_part_in_move(record: TaskRecord) -> bool:
 
 def _placement_without_lost(state: JobState) -> Placement | None:
     """Return a placement of all tasks without the lost hosts. None if the other hosts lack room for them."""
-    if state.replaces_hosts:  # A new container has the name of the lost one, so that the placement stays.
+    if state.replaces_hosts:  # A new container has the name of the lost one, so the placement stays.
         return state.placement
     lost = {name for name, host in state.hosts.items() if not host.is_active}
     # Tasks that the user has stopped need no other host when theirs is lost.

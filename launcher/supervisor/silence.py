@@ -53,7 +53,7 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
     # Silence counts from the tick `since` on: before it, output could not arrive, or tasks started again.
     if state.stalls.ticks - state.stalls.since <= limit:
         return []
-    # A task that starts is never silent, so that it is one of the others.
+    # A task that starts is never silent, so it is one of the others.
     states = (TaskState.STARTING, TaskState.RUNNING)
     working = [each for each in state.tasks.values() if not each.service and each.state in states]
     silent = [record for record in working if _is_silent(state, record, limit)]
@@ -61,9 +61,9 @@ def silent_tasks(state: JobState, limit: int, limit_beside_others: int) -> list[
         return []
     others = [record for record in working if not _is_silent(state, record, limit)]
     roles = {task.role for task in state.tasks}
-    # These workers do what the chief says, so that they may print although the job hangs.
+    # These workers do what the chief says, so they may print although the job hangs.
     serving_roles = {"worker"} if "ps" in roles and roles.intersection(CHIEF_ROLES) else set()
-    # There are no others, or they only serve the chief.
+    # If there are no others, or they only serve the chief, nothing shows that the job is alive.
     if serving_roles.issuperset(record.task.role for record in others):
         return silent
     # Other tasks print, so a task hangs for certain only if tasks that do the same work are among them.

@@ -131,7 +131,7 @@ def handle_tick(state: JobState, timer: Timer, at: float) -> None:
             _stop_silent(state, silent, at)
         return
     limit = TICKS_IN_LIMIT * 2 ** min(state.stalls.line_count, _MAX_DOUBLINGS)
-    # While others print, the silence of one task says less, so that it counts later.
+    # While others print, the silence of one task says less, so it counts later.
     if silent := silent_tasks(state, limit, _BESIDE_OTHERS_FACTOR * limit):
         state.tell(describe_stalls.silent_line(state, silent))
         state.stalls.line_count += 1
@@ -141,7 +141,7 @@ def tasks_to_stop(state: JobState) -> list[TaskRecord]:
     """Return the silent tasks that the next tick will stop, if nothing happens before."""
     if not state.policy.stall or state.phase is not Phase.RUNNING or state.tasks.restarting:
         return []
-    state.stalls.ticks += 1
+    state.stalls.ticks += 1  # As if the next tick had come already.
     try:
         return silent_tasks(state, TICKS_IN_LIMIT, TICKS_IN_LIMIT)
     finally:

@@ -256,7 +256,7 @@ class JobState:
         return self.is_placing or (self.phase is Phase.STARTUP and self.failure is None)
 
     def was_done_before(self, at: float) -> bool:
-        """Return whether the job was done at this time, so that a task that ends later does not fail it.
+        """Return whether the job was done at this time, so a task that ends later does not fail it.
 
         Args:
             at: The time in seconds since the epoch.

@@ -115,7 +115,7 @@ def handle_exited(state: JobState, event: events.TaskExited) -> None:
     attempt = record.current
     is_too_late = state.was_done_before(event.at) and not may_finish(state, record)
     cannot_fail = is_too_late or record.is_dismissed
-    # systemd and Slurm send SIGTERM to all processes of a service or a step at once, so that a task may exit
+    # systemd and Slurm send SIGTERM to all processes of a service or a step at once, so a task may exit
     # on it before its agent says that it has sent a signal.
     was_terminated = record.state is TaskState.STOPPING and event.signal == SIGTERM
     record.transition_to(TaskState.ENDED, event)

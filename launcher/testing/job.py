@@ -260,7 +260,7 @@ class Job(_Waits):
             How the job and each of its tasks ended.
 
         Raises:
-            WaitFailed: The job has not ended in time, or its launcher was killed, so that there is no report.
+            WaitFailed: The job has not ended in time, or its launcher was killed, so there is no report.
         """
         __tracebackhide__ = True
         return self._wait_for(self.report, self._bound if timeout is None else timeout, "its end")
@@ -580,7 +580,7 @@ class Task(_Waits):
             raise ClusterError(f"the container {container} is not on a network of the job's own")
 
     def mend_network(self) -> None:
-        """Connect the container again after `cut_network`. It keeps its address, so that connections work on.
+        """Connect the container again after `cut_network`. It keeps its address, so connections work on.
 
         Raises:
             ClusterError: The task does not run in a container, or has ended.
@@ -625,7 +625,7 @@ class Task(_Waits):
         def all_done() -> bool | None:
             """Send the signal, and return True if all processes are done, otherwise None.
 
-            A task that has ended has no processes left, so that all of them are done.
+            A task that has ended has no processes left, so all of them are done.
             """
             return all(map(is_done, self._send_signal(number, to_all=True))) or None
 

@@ -130,7 +130,7 @@ def with_output_mounts(container: Container, tasks: Iterable[PlacedTask]) -> Con
 
 
 def task_folders(docker: DockerOptions, spec: JobSpec) -> list[str]:
-    """Return the folders of this machine in which tasks run, so that their containers must see them.
+    """Return the folders of this machine in which tasks run, so their containers must see them.
 
     There are none with ``--no-mount``.
     """
@@ -160,7 +160,7 @@ def asked_mounts(docker: DockerOptions, here: bool = True) -> tuple[list[Mount],
 
     Args:
         docker: The options.
-        here: Whether the engine is that of this machine, so that ``~`` is the home on it.
+        here: Whether the engine is that of this machine, so ``~`` is the home on it.
     """
     expected = "expected SRC, SRC:/DST or SRC:/DST:ro"
     by_target, faults = {}, []

@@ -319,8 +319,8 @@ class Engine:
         create = ["network", "create", "--driver", "bridge", *label_options(label_values)]
         result = self.docker(*create, name)
         if result.code == 0 and os.environ.get(FIXED_ADDRESSES_VARIABLE):
-            # Only in a network whose subnet the user names can containers have fixed addresses. So it is
-            # created once more, and named is the subnet that the engine chose.
+            # Containers can have fixed addresses only in a network whose subnet was named. So the network is
+            # created again, with the subnet that the engine chose the first time.
             options = "{{range .IPAM.Config}}--subnet={{.Subnet}} {{end}}"
             subnet_options = self.docker("network", "inspect", "--format", options, name).out.split()
             self.docker("network", "rm", name)

@@ -91,7 +91,8 @@ def clean(request: CleanRequest) -> Iterator[str]:
         try:
             objects = engine.objects() if engine.is_installed() else []
         except TransportError as error:
-            # Few users of this machine may have launched containers, and without an engine none runs.
+            # A dry run on this machine goes on without its engine: most users have launched no containers
+            # there, and none runs now.
             if not request.dry_run or engine_name != _THIS_MACHINE:
                 raise
             say(str(error))
@@ -160,7 +161,7 @@ class ContainerFleet:
         self._recovery_engine = Engine()
         #: Held while a container replaces another one.
         self._start_lock = threading.Lock()
-        #: Whether the launch is ending, so that no container may start.
+        #: Whether the launch is ending, so no container may start.
         self._is_closing = False
         #: What must be left at the end: the context of the machines, if there are any.
         self._stack = ExitStack()

@@ -63,7 +63,7 @@ class ContainerProgram(RemoteProgram):
         program: The result of `launcher.backends.bootstrap.program`.
         ends_with_container: Whether the command is the ``docker run``, which exits when the container does.
             Otherwise it is a ``docker exec``, which may break although the container runs.
-        is_only_connection: Whether the agent cannot be connected to again, so that it exits when this
+        is_only_connection: Whether the agent cannot be connected to again, so it exits when this
             connection breaks.
     """
 

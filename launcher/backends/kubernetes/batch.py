@@ -52,9 +52,8 @@ class KubernetesQueue(BatchQueue):
     ) -> Submission:
         """Make the pod of a launcher, send it files, and start the launcher. If that fails, remove the pod.
 
-        The words, those of the launcher's command line, are not used, because
-        the launcher gets its options as a pickled file, made by the parcel. This blocks until the tasks
-        start, or the launcher has ended.
+        The words of the launcher's command line are not used, because the launcher gets its options as a
+        pickled file, made by the parcel. This blocks until the tasks start, or the launcher has ended.
 
         Returns:
             What to tell the user if the tasks have started. Otherwise the exit code of the launcher.

@@ -163,7 +163,7 @@ class KubernetesAllocation(Allocation):
         self._commands_to_kill: set[KubectlPipe] = set()
         #: Held while Jobs are made or removed.
         self._jobs_lock = threading.Lock()
-        #: Whether `remove` was called, so that no more Jobs may be made.
+        #: Whether `remove` was called, so no more Jobs may be made.
         self._is_closing = False
         self.remarks = self._description()
 

@@ -79,7 +79,7 @@ class PodStatus(Record):
     preempted: bool = False
     #: Whether the processes of the pod have surely ended.
     ended: bool = False
-    #: Whether the cluster or a user ends the pod, so that its processes do not end by themselves.
+    #: Whether the cluster or a user ends the pod, so its processes do not end by themselves.
     taken: bool = False
 
 
@@ -221,7 +221,7 @@ def _end_reason(pod: _Json, task_state: _Json, node: str) -> str:
 
 
 def _is_taken(pod: _Json) -> bool:
-    """Return whether the cluster or a user ends a pod, so that it does not end by itself.
+    """Return whether the cluster or a user ends a pod, so it does not end by itself.
 
     The pod is then deleted, evicted or lost (its status names a reason), or chosen for a disruption.
     """

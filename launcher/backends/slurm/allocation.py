@@ -79,7 +79,7 @@ class SlurmAllocation(Allocation):
                 # The tasks must be able to use the whole time of ``--grace``, from SIGTERM to SIGKILL.
                 notice = max(self.options.notice, self.spec.policy.grace + _AFTER_GRACE_SECONDS)
                 stack.enter_context(notice_of_limit(self.job, notice))
-            self._stack = stack.pop_all()  # Nothing has failed, so `close` does that later.
+            self._stack = stack.pop_all()  # Nothing has failed, so only `close` leaves the stack.
         return self
 
     def close(self) -> None:

@@ -209,8 +209,8 @@ def show_fields(kind: str, name: str) -> dict[str, str]:
     words = ("scontrol", "--oneliner", "show", kind, name)
     try:
         answer = ask(*words)
-    # If launch runs in a job that Slurm ends, Slurm signals all processes of the job, even this command. One
-    # that starts after that can still answer.
+    # If launch runs in a job that Slurm ends, Slurm signals all processes of the job, even this command. A
+    # command that starts after that can still answer.
     except _KilledError:
         answer = ask(*words)
     # Of a heterogeneous job, the other lines are about its other components.
@@ -596,7 +596,7 @@ def _why_pending(option: str) -> tuple[str, str, str]:
         TransportError: Slurm does not answer, or refuses.
     """
     line = ask("squeue", "--noheader", option, "--states=PENDING", "--format=%i|%r|%S")
-    number, reason, start, *_ = (*line.split("|"), "", "")
+    number, reason, start, *_ = (*line.split("|"), "", "")  # The line is empty if the job is not pending.
     return number, reason, start
 
 

@@ -171,14 +171,14 @@ class Step(RemoteProgram):
 
         Returns:
             - A `ConnectionLostError` if the step may live on without its srun, or if the agent was lost
-              before any task, so that another one may be started.
+              before any task, so another one may be started.
             - A `HostGoneError` if the agent is gone with its tasks, or the job has ended.
             - Another error if the program never ran.
             - None if it ran and none of this has happened.
         """
         never_ran = super().start_error()
         if never_ran is None:
-            # The program has run. Its srun should exit soon. With None it still runs after this time.
+            # The program has run, so its srun should exit soon. The status is None if it still runs then.
             status = self.srun.wait(_END_TIMEOUT_SECONDS if self.is_agent else _EXIT_TIMEOUT_SECONDS)
             if status is not None and status < 0:  # srun was killed, but the step may live on.
                 return ConnectionLostError(f"{self.host}: {self._starter_end()}")
@@ -383,7 +383,7 @@ class Steps(Connections):
         if waiting is None or not waiting.is_running:  # The step was lost.
             with self._lock:
                 agents = [step for step in self._steps if step.is_agent and step.host == host]
-            # Their sockets stay open, because the link may read from one.
+            # The sockets of these steps stay open, because the link may still read from one.
             lost = [step for step in agents if step.may_exist]
             for step in lost:
                 step.signal(signal.SIGTERM, 0.0)  # 0.0 is in the past, so this does not wait.
@@ -433,7 +433,7 @@ class Steps(Connections):
             step.signal(signal.SIGKILL, 0.0)  # 0.0 is in the past, so this does not wait.
 
     def _cancel(self, steps: Sequence[Step]) -> None:
-        """Cancel those of these steps that may live although their srun was ended."""
+        """Cancel those steps that may still exist at Slurm, although the srun of each was ended."""
         if names := {step.name for step in steps if step.may_exist}:
             with suppress(TransportError):  # If Slurm does not answer, the steps end with the job.
                 _cancel_by_name(names)

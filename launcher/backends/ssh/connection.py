@@ -122,7 +122,8 @@ class ClosingSocket:
             try:
                 self._received = memoryview(self._read())
             except (OSError, SSHException, EOFError) as error:
-                # paramiko calls again after the timeout of `_read`. One of the kernel (ETIMEDOUT) is an end.
+                # After a timeout of `_read`, which has no number, paramiko calls this again. A timeout of the
+                # kernel (ETIMEDOUT) is the end of the connection.
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise
                 self.ended = True

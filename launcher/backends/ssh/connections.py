@@ -87,7 +87,8 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         self.login_seconds: dict[str, float] = {}
         #: What forwards ports, see `Connections.forwarding`.
         self.forwarding = self
-        #: When the present connection to a host was made (monotonic). It lacks hosts with their first one.
+        #: When the present connection to a host was made (monotonic). It lacks hosts that still have their
+        #: first connection.
         self._reconnected_at: dict[str, float] = {}
         #: Held while a host is connected to again.
         self._reconnect_locks = {name: threading.Lock() for name in self._hosts}

@@ -1,4 +1,4 @@
-"""Tells which modules belong to the user's program, so that tasks on other machines may not have them.
+"""Tells which modules belong to the user's program, so tasks on other machines may not have them.
 
 The pickling of rows and functions asks it. Installed packages must never count: tasks import their own.
 """

@@ -230,7 +230,12 @@ def test_data(cases: Cases):
         (launcher.rows, {"data": [1]}, ["per_partition"]),
         (launcher.partitions, {"data": [[1]]}, []),
         (TextFiles, {"names": file}, ["encoding", "read_on_worker"]),
-        (CsvFiles, {"names": file}, ["encoding", "read_on_worker", "columns", "header", "delimiter"]),
+        (
+            CsvFiles,
+            {"names": file},
+            ["encoding", "read_on_worker", "columns", "header", "delimiter", "multiline"],
+        ),
+        (launcher.ParquetFiles, {"names": file}, ["columns", "read_on_worker"]),
         (launcher.TFRecordFiles, {"names": [file]}, ["check", "read_on_worker"]),
     ]
     for number in range(_DATA):

@@ -323,12 +323,14 @@ class ParquetReader(NamedTuple):
                     raise BrokenFileError(f"{path}: two columns have the same name: {', '.join(names)}")
                 groups = [[number] for number in range(file.num_row_groups) if self._has(file, number)]
                 chosen = list(self.columns or names)
-                batches = (file.iter_batches(_BLOCK_ROWS, group, chosen) for group in groups)
+                # One after another, without threads, which would need memory and the cores of other tasks.
+                batches = (file.iter_batches(_BLOCK_ROWS, each, chosen, use_threads=False) for each in groups)
                 for batch in chain.from_iterable(batches):
                     columns = [_values(batch.column(name)) for name in chosen]
                     yield tuple(columns) if self.columns else dict(zip(names, columns))
             except (ArrowException, OSError) as error:
-                raise BrokenFileError(f"{path}: cannot be read as Parquet: {_first_line(error)}") from error
+                why = str(error).partition("\n")[0]
+                raise BrokenFileError(f"{path}: cannot be read as Parquet: {why}") from error
 
     def _has(self, file: Any, number: int) -> bool:
         """Return whether a row group of a file of pyarrow begins in the range."""
@@ -356,11 +358,6 @@ def _values(column: Any) -> Any:
             values = _values(column.flatten())
             return values.reshape(len(column), *lengths, *values.shape[1:])
     return column.to_numpy(zero_copy_only=False)
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of the text of an error."""
-    return str(error).partition("\n")[0]
 
 
 def as_record(content: bytes, crc32c: Callable[[bytes], int]) -> bytes:
@@ -441,11 +438,7 @@ def opened(path: str, start: int = 0, size: int | None = None) -> Iterator[IO[by
 
 @contextmanager
 def _text(
-    path: str,
-    encoding: str,
-    start: int,
-    end: int | None,
-    newline: str | None = None,
+    path: str, encoding: str, start: int, end: int | None, newline: str | None = None
 ) -> Iterator[IO[str]]:
     """Open the lines that begin in a range of a file, after its byte order mark if it has one.
 

@@ -198,8 +198,10 @@ def _info(store: Any, path: str, url: str) -> Any:
     try:
         return store.info(path)
     except FileNotFoundError:
+        if urls.scheme_of(url) not in urls.OBJECT_STORES:
+            raise
         _check_bucket(store, path, url)
-        raise
+        raise StorageError(url, "there is no such file") from None
 
 
 def _check_bucket(store: Any, path: str, url: str) -> None:

@@ -62,7 +62,7 @@ def with_common_cases(bucket: Bucket) -> list[tuple[str, str, Any]]:
     bucket.put("data/a.txt", b"a\n")
     tried(bucket.environ, [("write", bucket.of("data/empty.txt"))])
     return [
-        ("find", bucket.of("data/none.txt"), Error("there is no such file")),
+        ("find", bucket.of("data/none.txt"), Error("there is no such file$")),
         ("find", bucket.of("data/*.csv"), Error("no file has such a name")),
         ("find", bucket.of("none/*"), Error("no file has such a name|no such file")),
         ("find", bucket.of("data"), Error("is a folder")),

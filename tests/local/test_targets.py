@@ -120,8 +120,9 @@ def test_what_cannot_be_stored_is_named_and_stays_here(launch: Launch, s3: S3, t
 
 @pytest.mark.promise("results and reports at URLs")
 def test_the_report_of_a_job_that_does_not_start(launch: Launch, s3: S3, tmp_path: Path):
-    launch("--report", s3.of("r.json"), "--", "./missing", cwd=tmp_path, env=s3.environ, code=127)
-    assert json.loads(s3.read("r.json"))["exit_code"] == 127
+    words = ("--hosts", "host.invalid", "--report", s3.of("r.json"), "true")
+    launch(*words, cwd=tmp_path, env=s3.environ, timeout=60, code=125)
+    assert json.loads(s3.read("r.json"))["exit_code"] == 125
 
 
 @pytest.mark.promise("results and reports at URLs")

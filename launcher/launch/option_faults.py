@@ -75,7 +75,7 @@ def container_faults(settings: Settings, spec: JobSpec, other_machines: bool) ->
     """
     if settings.is_given(table.COLLECT) and not other_machines:
         problem = "the option is about other machines, and none is named"
-        yield Fault(settings.source(table.COLLECT), problem, "expected --hosts, or --output-dirs")
+        yield Fault(settings.source(table.COLLECT), problem, "expected --hosts, --output-dirs or --output-to")
     if spec.venv:
         problem = f"containers do not have the environment {spec.venv!r}"
         yield Fault(settings.source(table.VENV), problem, "expected an image with its packages")

@@ -20,14 +20,14 @@ Loop = Callable[[IO[bytes]], Iterator[Any]]
 
 
 def text(file: IO[bytes]) -> Iterator[str]:
-    """The lines of a file."""
-    for line in io.TextIOWrapper(file, "utf-8"):
-        yield line.rstrip("\n")
+    """The lines of a file. A `io.TextIOWrapper` would read 8 KiB at once, past the buffer."""
+    for line in file:
+        yield line.decode().rstrip("\n")
 
 
 def table(file: IO[bytes]) -> Iterator[tuple[str, ...]]:
     """The rows of a CSV file."""
-    rows = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
+    rows = csv.reader(map(bytes.decode, file))
     next(rows)
     yield from map(tuple, rows)
 

@@ -142,6 +142,7 @@ def _memory(folder: Path) -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
+@pytest.mark.promise("files at URLs: the nodes read each row once, and share them out")
 @pytest.mark.parametrize("store, kind, files", CASES)
 def test_each_row_once(
     store: str, kind: str, files: int, request: pytest.FixtureRequest, servers: Servers, tmp_path: Path
@@ -189,6 +190,9 @@ def test_a_reader_of_ten_gigabytes_stays_small(tmp_path: Path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
+@pytest.mark.promise(
+    "servers of a store that fail, for a while or for good: the job goes on, or one clear error within a minute"
+)
 @pytest.mark.parametrize("victim", ["datanode1", "namenode"])
 def test_servers_fail_while_rows_are_fed(hdfs_alone: Hdfs, victim: str, tmp_path: Path):
     """A DataNode that is killed stays away, a NameNode begins again some seconds later."""

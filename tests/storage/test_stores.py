@@ -19,6 +19,11 @@ from tests.storage.servers import Servers
 from tests.storage.stores import S3, Bucket, Hdfs
 
 
+pytestmark = pytest.mark.promise(
+    "servers of a store that fail, for a while or for good: the job goes on, or one clear error within a minute"
+)
+
+
 class Access:
     """`tests.storage.access` as a process that does one thing."""
 

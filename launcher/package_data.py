@@ -32,6 +32,6 @@ def load_toml(text: str) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib  # noqa: PLC0415 - takes 3 ms, and most commands read no table
     else:
-        import tomli as tomllib  # noqa: PLC0415 - the same
+        import tomli as tomllib  # noqa: PLC0415 - most commands read no table
 
     return tomllib.loads(text)

@@ -120,7 +120,7 @@ class Agent:
         self._questions = Questions(self._children, list_servers=self._list_servers, on_event=connection.send)
         #: The tasks that were started and were not reported as gone.
         self._tasks: Dict[TaskId, RunningTask] = {}
-        #: Those of them whose main process was not reaped, by its pid.
+        #: The tasks among them whose main process was not reaped, by its pid.
         self._by_pid: Dict[int, RunningTask] = {}
         #: The delayed reports of tasks that a SIGTERM from outside has ended, each with the time
         #: (monotonic) when they are sent. If the agent itself is sent SIGTERM meanwhile, because the machine

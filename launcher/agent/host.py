@@ -193,7 +193,7 @@ class OomWatch:
         #: kernel's count, usually one: those before the agent started, and one more with each that was
         #: evidence for a process. None if the file cannot be read.
         self._groups = {path: _kill_count(path) for path in _group_count_files()}
-        #: The same for the whole machine.
+        #: How many kills of the whole machine are no evidence for a later process, in the same way.
         self._machine = _kill_count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:

@@ -62,7 +62,7 @@ def find_executable(name: str, folder: str, path: str) -> str:
     elif any(os.path.exists(os.path.join(folder, word)) for word in first_words):
         # The user has quoted a whole command line, so it is a single word.
         hint = _QUOTES_ADVICE
-    # A part of an option has become the program: -x NAME = VALUE, or --chief 1.
+    # A part of an option may have become the program, as in -x NAME = VALUE or --chief 1.
     elif name == "=":
         hint = "; -x NAME=VALUE has no blanks around the ="
     elif name.isdigit():

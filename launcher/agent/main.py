@@ -321,9 +321,8 @@ def _await_end(agent_id: int, watchdog: int) -> Optional[int]:
             pid, status = os.waitpid(watchdog, os.WNOHANG)
             if pid and status == 0:
                 return 0
-            # From now on the tags tell whether the agent has ended.
+            # If the watchdog was killed, the agent may still be stopping its tasks. Then tags tell its end.
             if pid:
-                # The watchdog was killed. The agent may still be stopping its tasks.
                 watchdog = 0
         # A process with the tag of the agent or its watchdog is one of the two.
         if not watchdog and not sweep.is_looked_after(sweep.tagged().get(agent_id, [])):

@@ -161,7 +161,7 @@ def _of_process(read: Callable[[str], Any], path: str) -> Any:
     try:
         return read(path)
     except OSError as error:
-        # Too many open files, of this process or of the whole machine.
+        # The two mean too many open files, of this process or of the whole machine.
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         return None

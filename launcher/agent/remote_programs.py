@@ -120,7 +120,8 @@ class Children:
         self._on_started = on_started
         #: All children that have not ended.
         self._children: List[_Child] = []
-        #: Those of them that run remote commands which the launcher has not closed, by its numbers of them.
+        #: The children that run a remote command, by the number that the launcher gave the command. One that
+        #: the launcher has closed is left out.
         self._commands: Dict[int, _Child] = {}
 
     def ask(self, function: ChildFunction, timeout_seconds: float, *, on_answer: OnOutput) -> None:
@@ -201,7 +202,7 @@ class Children:
     def _report_end(self, number: int) -> None:
         """Tell the launcher how a remote command has ended, unless the launcher has closed it."""
         child = self._commands.pop(number, None)
-        # It was reaped, so its status is known.
+        # The child was reaped, so its status is known. There is none if the launcher has closed the command.
         if child is not None:
             errors = child.stderr_end.decode("utf-8", "replace")
             self._connection.send(CommandEnded(number, child.status or 0, errors))

@@ -120,7 +120,7 @@ def _has_hidden_ancestor(process: Process) -> bool:
     """Return whether an ancestor of a process cannot be seen here. It may be the agent of another user."""
     while process.parent > 1:
         parent = processes.read_process(process.parent)
-        # It has ended at this moment, or `hidepid` hides it.
+        # None if the parent has ended at this moment, or if `hidepid` hides it.
         if parent is None:
             return True
         process = parent

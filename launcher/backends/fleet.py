@@ -143,7 +143,7 @@ class HostPrograms:
             TransportError: The host cannot be reached.
         """
         if host in self.local:
-            from launcher.backends.programs import run_here  # noqa: PLC0415 - with subprocess
+            from launcher.backends.programs import run_here  # noqa: PLC0415 - imports subprocess
 
             return run_here(host, entry, arguments)
         if host in self.failed:

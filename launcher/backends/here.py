@@ -32,7 +32,7 @@ def _leads_here(name: str) -> bool:
     Args:
         name: The name of this machine. The user's ssh_config may lead a connection to another machine.
     """
-    from launcher.backends.ssh_query import addresses_of, host_name_of  # noqa: PLC0415 - with subprocess
+    from launcher.backends.ssh_query import addresses_of, host_name_of  # noqa: PLC0415 - imports subprocess
 
     try:
         name = host_name_of(name)

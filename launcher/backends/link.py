@@ -106,7 +106,7 @@ class ReconnectingLink:
         #: What the agent is started with. Its own lease is shorter, so that its tasks have ended by then.
         self._arguments = replace(arguments, lease=lease_there(self._lease))
         self.stays = stays
-        #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
+        #: The tasks of the host. Messages of its agent may name no others. The link's user fills the set.
         self.tasks: set[str] = set()
         #: Guards the channel and the pipes of programs, which other threads use, too.
         self.lock = threading.RLock()

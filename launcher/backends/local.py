@@ -60,7 +60,7 @@ class ForkedAgentLink:
     def __init__(self, host: str, pid: int, agent_id: int, reading: int, writing: int, stderr: int) -> None:
         """Make the link to an agent that was forked. Our ends of its pipes never block from now on."""
         self.pid, self.agent_id = pid, agent_id
-        #: The tasks of the host, see `AgentLink.tasks`. The user of the link fills the set.
+        #: The tasks of the host. Messages of its agent may name no others. The link's user fills the set.
         self.tasks: set[str] = set()
         records = (*PIPED_RECORDS, *PROGRAM_RECORDS)
         #: Encodes and decodes the messages on both pipes.
@@ -132,7 +132,7 @@ class ForkedAgentLink:
     def run(self, entry: str, arguments: object) -> RemoteProgram:
         """Run a program of ours as a child of the agent, see `LinkPrograms.run`. Only the loop calls this."""
         if self._programs is None:
-            from launcher.backends.link_pipe import LinkPrograms  # noqa: PLC0415 - with subprocess
+            from launcher.backends.link_pipe import LinkPrograms  # noqa: PLC0415 - imports subprocess
 
             self._programs = LinkPrograms(self._host, threading.RLock(), self.send)
         return self._programs.run(entry, arguments)

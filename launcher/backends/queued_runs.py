@@ -38,7 +38,7 @@ def queue_of(run: Run) -> BatchQueue | None:
 
 
 def states(runs: Sequence[Run]) -> Mapping[str, BatchJobStatus]:
-    """Return the states of those of these runs that are in the queue of a cluster, by the names of the runs.
+    """Return the states of the runs that are in the queue of a cluster, by their names.
 
     Each queue is asked once. A queue that does not answer is reported to the user, and its runs are left out.
     """

@@ -265,7 +265,7 @@ def _json(record: Any, values: Tuple[Any, ...]) -> bytes:
     """
     fields = dict(zip(record._fields, values))
     fields.pop("host", None)
-    # These are a record, which would become a JSON list.
+    # The facts are a record, which would become a JSON list.
     if "facts" in fields:
         fields["facts"] = as_dict(fields["facts"])
     return _compact(fields).encode("ascii")
@@ -614,7 +614,7 @@ class MessageChannel:
         """
         if not self._wire and self.connected:
             self._fill(now)
-            # A program that writes line by line is between the two ends, see `swap`.
+            # `swap` is for a connection through a program that writes line by line.
             if self.swapped and self._wire:
                 self._wire = [swap(b"".join(self._wire))]
         return self._wire
@@ -633,7 +633,7 @@ class MessageChannel:
             count -= len(self._wire[whole_buffers])
             whole_buffers += 1
         del self._wire[:whole_buffers]
-        # So many bytes of the next buffer were written, too.
+        # What is left of the count are bytes of the next buffer.
         if count:
             self._wire[0] = memoryview(self._wire[0])[count:]
 

@@ -343,7 +343,7 @@ def target_url(text: str) -> str:
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - takes 4 ms, and few launches need it
 
-    from launcher.storage import urls  # noqa: PLC0415 - the same
+    from launcher.storage import urls  # noqa: PLC0415 - few launches need it
 
     if without_secret(text) != text:
         raise ValueError("expected a URL without a password, which other users could read")

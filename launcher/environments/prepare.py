@@ -390,8 +390,8 @@ class Preparer:
         Raises:
             TransportError: The wheels cannot be sent.
         """
-        from fabric import Config, Connection  # noqa: PLC0415 - with paramiko, to send wheels only
-        from paramiko import SSHException  # noqa: PLC0415 - with paramiko, to send wheels only
+        from fabric import Config, Connection  # noqa: PLC0415 - imports paramiko, to send wheels only
+        from paramiko import SSHException  # noqa: PLC0415 - imports paramiko, to send wheels only
 
         names, connections = os.listdir(folder), self._programs.connections
         # `launch prepare` reaches other machines over SSH only.

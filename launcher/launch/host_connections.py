@@ -113,8 +113,8 @@ class HostConnection:
     def why_not_ended(self) -> str:
         """Return a message about an agent that did not exit and was to be killed.
 
-        An agent that loses its connection stops its tasks after a time, its lease. That of an agent in a
-        container of this machine is infinite. If the Docker engine hangs, the agent stops its tasks as soon
+        An agent that loses its connection stops its tasks after a time, its lease. An agent in a container of
+        this machine has an infinite lease. If the Docker engine hangs, such an agent stops its tasks as soon
         as the engine goes on, and passes on the end of its input.
 
         Returns:

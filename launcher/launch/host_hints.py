@@ -44,7 +44,7 @@ class HostHints:
 
     def _findings(self) -> list[str]:
         """Return a line for each finding about the hosts, all of which have reported."""
-        from launcher.findings import findings_of_agents  # noqa: PLC0415 - with ipaddress; for other hosts only
+        from launcher.findings import findings_of_agents  # noqa: PLC0415 - imports ipaddress; for other hosts only
 
         lines = []
         for finding in findings_of_agents(self._hosts, self._ready):

@@ -210,7 +210,7 @@ class Interrupts:
         # Another thread may have received the signal, and not have written it to the pipe yet.
         if number in STOP_SIGNALS and number not in self._received:
             self._note_signal(signal.Signals(number))
-        # The limit is over, or the user has sent the same signal again and wants the end at once.
+        # SIGALRM means that the limit is over. By a repeated signal the user asks for the end at once.
         if number == signal.SIGALRM or self._repeat_count > count_before:
             self._raise()
         elif self._mode is _Mode.LIMIT:

@@ -77,8 +77,8 @@ def _write_to_url(report: Report, url: str, loop: EventLoop | None) -> bool:
     """Write the file of ``--report`` at a URL, as `write_report_for_user` does."""
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - few launches have a URL
 
-    from launcher.files.targets import FileTarget, copy_out  # noqa: PLC0415 - the same
-    from launcher.files.transfer import FileTransfer  # noqa: PLC0415 - the same
+    from launcher.files.targets import FileTarget, copy_out  # noqa: PLC0415 - few launches have a URL
+    from launcher.files.transfer import FileTransfer  # noqa: PLC0415 - few launches have a URL
 
     with TemporaryDirectory(prefix="tf-launcher-") as folder:
         write_for_user(f"{folder}/report.json", json_text(record_as_dict(report)))

@@ -196,8 +196,8 @@ class Session:
             JobError: One does not exist, or cannot be run.
         """
         if self.settings[table.ON_END] or self.settings[table.ON_EVENT]:
-            from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have
-            from launcher.runs.end_command import find_user_command  # noqa: PLC0415 - one of them
+            from launcher.launch.event_command import EventCommandRunner  # noqa: PLC0415 - few launches have one
+            from launcher.runs.end_command import find_user_command  # noqa: PLC0415 - few launches have one
 
             self.end_command = find_user_command(self.settings, table.ON_END)
             if (command := find_user_command(self.settings, table.ON_EVENT)) is not None:
@@ -234,7 +234,7 @@ class Session:
         # None means that nothing is copied to the hosts or back, so no program of ours runs there.
         self.requested_files = None
         if self.request.runs_programs:
-            from launcher.launch.requested_files import RequestedFiles  # noqa: PLC0415 - with compression
+            from launcher.launch.requested_files import RequestedFiles  # noqa: PLC0415 - imports compression
 
             self.requested_files = RequestedFiles(self.options, self.allocation, self.placement)
         self.shown_tasks = _shown_tasks(self.settings[table.SHOW], self.placement)
@@ -279,7 +279,7 @@ class Session:
         self.display_class, self.orchestrator_class = _supervised_half()  # The agents start meanwhile.
         self.files = None
         if self.requested_files is not None:
-            from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - with compression
+            from launcher.launch.staged_files import StagedFiles  # noqa: PLC0415 - imports compression
 
             self.files = StagedFiles(
                 self.requested_files, self.fleet, self.run_name, self.interrupts, self.loop
@@ -295,7 +295,7 @@ class Session:
         """
         self.tmux = None
         if self.settings[table.TMUX]:
-            from launcher.output.tmux import Tmux  # noqa: PLC0415 - with subprocess
+            from launcher.output.tmux import Tmux  # noqa: PLC0415 - imports subprocess
 
             # The session is shown in this terminal if stdin, stdout and stderr are one.
             self.tmux = Tmux(
@@ -327,7 +327,7 @@ class Session:
             run_dir, origin = self.settings[table.RUN_DIR], self.options.origin
             try:
                 if origin.name:
-                    from launcher.backends.queued_runs import create_named  # noqa: PLC0415 - with subprocess
+                    from launcher.backends.queued_runs import create_named  # noqa: PLC0415 - imports subprocess
 
                     run = create_named(run_dir, self.run_name, agents, batch_job, origin)
                 else:
@@ -442,7 +442,7 @@ class Session:
         if self.options.submitted is not None:  # Nobody could open it there.
             say(f"there is no page here: `launch page {self.run_name}` shows the job where you are")
             return
-        from launcher.launch.page_process import PageProcess  # noqa: PLC0415 - with subprocess
+        from launcher.launch.page_process import PageProcess  # noqa: PLC0415 - imports subprocess
 
         show, is_detached = self.display.tell_user, self.settings[table.DETACH]
         self.job_stack.enter_context(PageProcess(self.paths, self.loop, show, is_detached=is_detached))

@@ -236,7 +236,8 @@ class LineCutter:
         line = line.rstrip(b"\r")
         is_rewritten = b"\r" in line or b"\b" in line
         text = self._state_of(line) if is_rewritten else self._text_of(line)
-        # It was shown before: as a state of a rewritten line, or up to its end. An empty line is shown, too.
+        # Equal texts were shown before, as a state of a rewritten line or up to the end of the line. But a
+        # line that is empty as a whole is shown.
         if text == self._last_state and (text or self._is_continued):
             return b""
         return self._prefixed_line(text, is_whole=is_rewritten)

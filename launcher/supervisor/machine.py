@@ -76,7 +76,7 @@ class Machine:
         return self.state.hosts.names_of(self.state.tasks[task] for task in self.state.tasks.not_gone)
 
     def pids(self, tasks: Iterable[TaskId]) -> dict[str, dict[TaskId, int]]:
-        """Return the pids of those of these tasks that run, by their hosts."""
+        """Return the pids of these tasks by their hosts, without the tasks that do not run."""
         pids: dict[str, dict[TaskId, int]] = {}
         for record in map(self.state.tasks.__getitem__, tasks):
             if record.state in _PROCESS_STATES and record.current.pid is not None:

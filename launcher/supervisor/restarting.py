@@ -249,7 +249,7 @@ def _add_tasks(state: JobState, restart: Restart, tasks: set[TaskId]) -> None:
     if records:
         attempts = {record.task: record.attempt for record in records}
         state.emit(events.Restarting(attempts, restart.number))
-    # The job waits again for those of them whose ends decide that it is done.
+    # The job waits again for the restarted tasks whose ends decide that it is done.
     state.tasks.deciding |= tasks & state.tasks.all_deciding
 
 
@@ -339,7 +339,7 @@ def handle_task_gone(state: JobState, record: TaskRecord, at: float) -> None:
             _give_up_restart(state, restart, failure, record.current.status.shell)
             return
         _show_notice(state, restart)
-    # All tasks of a preempted job have saved their state and exited before the time for that was over.
+    # The tasks of a preempted job may have saved their state and exited before the time for that is over.
     if restart.stage is Stage.ENDING and restart.tasks.isdisjoint(state.tasks.not_gone):
         _stop_tasks(state, restart)
     else:
@@ -673,7 +673,7 @@ def use_again(state: JobState, host: HostRecord, event: events.AgentReady) -> No
         return
     host.transition_to(HostState.READY, event)
     host.has_agent = True
-    # With tasks it is a new container in place of a lost one.
+    # A host that has tasks already is a new container in place of a lost one.
     if not host.tasks and host.host not in state.placement.standby:
         state.placement = replace(state.placement, standby=(*state.placement.standby, host.host))
     if state.moves_tasks:

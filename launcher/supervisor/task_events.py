@@ -159,8 +159,8 @@ def _exit_reason(event: events.TaskExited) -> Reason:
 def _handle_failure(state: JobState, record: TaskRecord, failure: Failure) -> None:
     """Start a failed task again, or let the job fail with it.
 
-    The failure of a sidecar, such as TensorBoard, is only shown, because the job does not depend on it. That
-    of a task that the user has stopped is none.
+    The failure of a sidecar, such as TensorBoard, is only shown, because the job does not depend on it. If
+    the user has stopped the task, its end is no failure.
 
     Args:
         state: The state of the job.

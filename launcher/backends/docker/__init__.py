@@ -63,7 +63,7 @@ class DockerBackend(Backend[DockerOptions]):
         """Yield the faults of options about containers, of mounts and of images."""
         yield from faults(options, request, chosen)
         if options is not None:
-            from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - the live half
+            from launcher.backends.docker.container import mount_faults  # noqa: PLC0415 - only when used
 
             # If the user names no hosts, the engine is that of this machine.
             yield from mount_faults(options, request.spec, here=not request.hosts_named)
@@ -71,13 +71,13 @@ class DockerBackend(Backend[DockerOptions]):
 
     def allocate(self, options: DockerOptions, request: LaunchRequest) -> Allocation:
         """Return an allocation whose containers start when tasks are to run."""
-        from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - the live half
+        from launcher.backends.docker.allocation import DockerAllocation  # noqa: PLC0415 - only when used
 
         return DockerAllocation(options, request)
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
         """Remove containers and networks at the engines of the named hosts, or else of this machine."""
-        from launcher.backends.docker.fleet import clean  # noqa: PLC0415 - the live half
+        from launcher.backends.docker.fleet import clean  # noqa: PLC0415 - only when used
 
         return clean(request)
 

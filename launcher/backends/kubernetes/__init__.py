@@ -73,13 +73,13 @@ class KubernetesBackend(Backend[KubernetesOptions]):
 
     def allocate(self, options: KubernetesOptions, request: LaunchRequest) -> Allocation:
         """Return an allocation whose pods are made when the launch connects to them."""
-        from launcher.backends.kubernetes.pods import KubernetesAllocation  # noqa: PLC0415 - the live half
+        from launcher.backends.kubernetes.pods import KubernetesAllocation  # noqa: PLC0415 - only when used
 
         return KubernetesAllocation(options, request)
 
     def batch_queue(self) -> KubernetesQueue:
         """Return the queue that starts launchers in pods, for ``--detach``."""
-        from launcher.backends.kubernetes.batch import KubernetesQueue  # noqa: PLC0415 - the live half
+        from launcher.backends.kubernetes.batch import KubernetesQueue  # noqa: PLC0415 - only when used
 
         return KubernetesQueue()
 
@@ -91,8 +91,8 @@ class KubernetesBackend(Backend[KubernetesOptions]):
         settings = request.settings
         if not settings[CLEAN_KUBERNETES]:
             return iter(())
-        from launcher.backends.kubernetes import batch, pods  # noqa: PLC0415 - the live half
-        from launcher.backends.kubernetes.kubectl import Kubectl  # noqa: PLC0415 - the live half
+        from launcher.backends.kubernetes import batch, pods  # noqa: PLC0415 - only when used
+        from launcher.backends.kubernetes.kubectl import Kubectl  # noqa: PLC0415 - only when used
 
         kubectl = Kubectl(settings[CONTEXT], settings[NAMESPACE])
         return itertools.chain(pods.clean(kubectl, request), batch.clean(kubectl, request))

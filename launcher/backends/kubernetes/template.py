@@ -89,5 +89,5 @@ def template_faults(template: Any) -> Iterator[str]:
 
 
 def _are(kind: type[dict[Any, Any]] | type[list[Any]], mapping: Mapping[str, Any], *fields: str) -> bool:
-    """Return whether those of these fields that the mapping contains are all of this kind: dict or list."""
+    """Return whether each of these fields is of this kind, dict or list, or missing in the mapping."""
     return all(isinstance(mapping[field], kind) for field in fields if field in mapping)

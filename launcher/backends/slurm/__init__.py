@@ -165,19 +165,19 @@ class SlurmBackend(Backend[SlurmOptions]):
 
     def allocate(self, options: SlurmOptions, request: LaunchRequest) -> Allocation:
         """Return the nodes of the job around launch, or of a job that is asked for on entering."""
-        from launcher.backends.slurm.allocation import SlurmAllocation  # noqa: PLC0415 - the live half
+        from launcher.backends.slurm.allocation import SlurmAllocation  # noqa: PLC0415 - only when used
 
         return SlurmAllocation(options, request)
 
     def batch_queue(self) -> SlurmQueue:
         """Return the queue that starts launchers as batch jobs, for ``--detach``."""
-        from launcher.backends.slurm.batch import SlurmQueue  # noqa: PLC0415 - the live half
+        from launcher.backends.slurm.batch import SlurmQueue  # noqa: PLC0415 - only when used
 
         return SlurmQueue()
 
     def clean(self, request: CleanRequest) -> Iterator[str]:
         """Cancel allocations that ended launches had asked for, and yield a line for each."""
-        from launcher.backends.slurm.batch import clean  # noqa: PLC0415 - the live half
+        from launcher.backends.slurm.batch import clean  # noqa: PLC0415 - only when used
 
         return clean(request)
 

@@ -543,7 +543,7 @@ def _await_grant(
             continue
         data = os.read(holder.stdout.fileno(), 1 << 16)
         printed += data
-        # salloc has exited, or what was printed is too much for an environment.
+        # No data means that salloc has exited. More than the maximum cannot be an environment.
         if not data or len(printed) > _MAX_ENVIRONMENT_BYTES:
             raise _not_granted(stderr)
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in printed.split(b"\0"))

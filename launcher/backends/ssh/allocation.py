@@ -35,7 +35,7 @@ class SshAllocation(Allocation):
     @contextmanager
     def connect(self, hosts: Sequence[Host]) -> Iterator[Connections]:
         """Connect to hosts over SSH, and close the connections at the end of the context."""
-        from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - the live half
+        from launcher.backends.ssh.connections import SshConnections  # noqa: PLC0415 - only when used
 
         with SshConnections(hosts, self.request.settings) as connections:
             connections.connect()

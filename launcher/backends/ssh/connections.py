@@ -158,7 +158,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         """Return what makes connections with paramiko, and import paramiko first if nobody has."""
         with self._import_lock:
             if self._connector is None:
-                from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - with paramiko
+                from launcher.backends.ssh.connector import SshConnector  # noqa: PLC0415 - imports paramiko
 
                 self._connector = SshConnector(self._closed, accept_new=self._settings[ACCEPT_NEW_HOST_KEYS])
             return self._connector
@@ -323,7 +323,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         Raises:
             TransportError: There is no connection to the host, or the program cannot be started.
         """
-        from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - with paramiko
+        from launcher.backends.ssh.program import start_ssh_program  # noqa: PLC0415 - imports paramiko
 
         connection, python = self.connection(host), self.python(host)
         startup = bootstrap.startup(python, entry, arguments)
@@ -345,7 +345,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         Returns:
             The port of each host that offers one. The user is told about the others.
         """
-        from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - with paramiko
+        from launcher.backends.ssh.relay import Relay  # noqa: PLC0415 - imports paramiko
 
         self._relay = Relay(path)
         return self._relay.open(self._connections)
@@ -363,7 +363,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         Raises:
             TransportError: This machine has no free port, or no thread is left.
         """
-        from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - with paramiko
+        from launcher.backends.ssh.forward import Forward  # noqa: PLC0415 - imports paramiko
 
         if self._forward is None:
             self._forward = Forward(self.connection, (host, port), preferred)

@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Tuple
+from urllib.parse import quote
 
 from launcher.common.trusted_io import open_regular
 from launcher.storage.store import StorageError, store
-from launcher.storage.urls import joined, shown
+from launcher.storage.urls import joined, scheme_of, shown
 
 #: How long this process may live on after it is asked to end.
 _CLEANUP_SECONDS = 1
@@ -85,7 +86,7 @@ def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None
         tell(moved=0)
     tell(
         copied=len(copied),
-        bytes=sum(sizes[path] for path in copied),
+        bytes=sum(sizes.get(path, 0) for path in copied),
         failed=len(failures),
         failures=failures[:_MAX_NAMED],
         left_out=left_out[:_MAX_NAMED],
@@ -112,4 +113,6 @@ def _files_in(top: str, top_url: str, failures: List[Tuple[str, str]]) -> Iterat
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
             for name in sorted((*links, *names)):
                 path = os.path.join(folder, name)
-                yield path, joined(top_url, *os.path.relpath(path, top).split(os.sep))
+                relative = os.path.relpath(path, top)
+                # Only the names in file:// have escapes.
+                yield path, joined(top_url, quote(relative) if scheme_of(top_url) == "file" else relative)

@@ -242,6 +242,7 @@ def test_results_of_a_detached_job_and_of_the_api(
 def test_a_file_url_is_a_folder_of_this_machine(launch: Launch, tmp_path: Path):
     out = tmp_path / "out"
     options = ["--collect", f"0/model/number:file://{out}", "--output-to", f"file://{out}"]
-    launch(*options, "--report", f"file://{out}/r.json", "--", "sh", "-c", _LEAVE, cwd=tmp_path, code=0)
+    script = f'{_LEAVE} : >"$OUTPUT_DIR/50%41#?"'
+    launch(*options, "--report", f"file://{out}/r.json", "--", "sh", "-c", script, cwd=tmp_path, code=0)
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
-    assert files == ["r.json", "worker-0/number", "worker-0/result"]
+    assert files == ["r.json", "worker-0/50%41#?", "worker-0/number", "worker-0/result"]

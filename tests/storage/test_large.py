@@ -191,7 +191,7 @@ def test_a_reader_of_ten_gigabytes_stays_small(tmp_path: Path):
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.promise(
-    "servers of a store that fail, for a while or for good: the job goes on, or one clear error within a minute"
+    "a store fails for a while or for good: the job goes on, or one clear error within a minute"
 )
 @pytest.mark.parametrize("victim", ["datanode1", "namenode"])
 def test_servers_fail_while_rows_are_fed(hdfs_alone: Hdfs, victim: str, tmp_path: Path):

@@ -18,9 +18,8 @@ from tests.seeing import ROOT
 from tests.storage.servers import Servers
 from tests.storage.stores import S3, Bucket, Hdfs
 
-
 pytestmark = pytest.mark.promise(
-    "servers of a store that fail, for a while or for good: the job goes on, or one clear error within a minute"
+    "a store fails for a while or for good: the job goes on, or one clear error within a minute"
 )
 
 

@@ -445,7 +445,7 @@ class Agent:
         task = RunningTask(start.task, start.attempt, started.pid, started.output, start.steps)
         task.gpus = start.env.get("CUDA_VISIBLE_DEVICES", "")
         self._tasks[task.id] = self._by_pid[task.pid] = task
-        # This task was not stopped by the launcher.
+        # From now on there is a task that the launcher has not stopped.
         self._is_stopped = False
         # Some time after the first task it is checked whether the tasks listen on the ports held for them.
         self._questions.on_task_started()

@@ -157,10 +157,10 @@ class LauncherConnection:
                 self._flush()
 
     def send_with_next(self, message: Message) -> None:
-        """Queue a message that is sent with the next other one, which is that of a ping at the latest.
+        """Queue a message that is sent together with the next one, a ping at the latest.
 
-        A launcher with many hosts is then not woken for it alone. On a pipe, which has no pings, it is sent
-        at once.
+        Then a launcher with many hosts is not woken for this message alone. On a pipe, which has no pings,
+        the message is sent at once.
 
         Args:
             message: The message. It is dropped if the launcher is gone for good.

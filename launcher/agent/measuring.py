@@ -158,11 +158,12 @@ class GpuUse:
         """Return how busy the GPUs of a task are in percent, and how many bytes it uses on them.
 
         Args:
-            assigned: Its GPUs as in ``CUDA_VISIBLE_DEVICES``. If it is empty, those count which it uses.
-            pids: Its processes. Those of a container may have other numbers for the driver.
+            assigned: The GPUs of the task as in ``CUDA_VISIBLE_DEVICES``. If it is empty, the GPUs that the
+                task uses count.
+            pids: The processes of the task. The driver may know those of a container by other numbers.
 
         Returns:
-            None and 0 if it has no GPU or nothing is known.
+            The two numbers. None and 0 if the task has no GPU or nothing is known.
         """
         used = [(gpu, size) for pid, gpu, size in self._users if pid in pids]
         names = [self._ids.get(name, name) for name in assigned.split(",")] if assigned else ()

@@ -66,7 +66,8 @@ class Outputs:
     def pause_or_go_on(self) -> None:
         """Stop reading while too much waits to be sent to the launcher, or continue when little is left.
 
-        The time until an output is closed starts again, because nothing was read during a pause.
+        The output of a task that has ended is closed after a time. This time starts again here, because
+        nothing was read during a pause.
         """
         # The limits differ, so that reading does not pause and continue all the time.
         limit = _LOW_WATER_BYTES if self._is_paused else WINDOW_BYTES

@@ -347,7 +347,7 @@ def kill_groups(processes: Iterable[Process]) -> None:
 def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
     """Kill all descendants of this process, again and again, until none of them is alive.
 
-    Dead ones that a debugger keeps from being reaped are not waited for.
+    Dead descendants that a debugger keeps from being reaped are not waited for.
 
     Args:
         seconds: How long to try. Some processes cannot be killed.
@@ -365,8 +365,8 @@ def kill_descendants(seconds: float, reap: Callable[[], object]) -> bool:
         # Even when the time is up this kills once more, because this process may have been suspended.
         is_late = time.monotonic() >= until
         alive = [process for process in descendants_of(os.getpid()) if not process.has_ended]
-        # A process that forks again and again can be killed only with its group. One that has left the group
-        # of its task, or is in that of this process, can be killed only alone.
+        # A process that forks again and again can be killed only with its group. A process that has left the
+        # group of its task, or is in the group of this process, can be killed only alone.
         kill_groups(alive)
         for process in alive:
             send(process, signal.SIGKILL)

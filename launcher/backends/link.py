@@ -196,7 +196,7 @@ class ReconnectingLink:
         with self.lock:
             messages, self._inbox, self._inbox_bytes = self._inbox, [], 0
             # An acknowledgement usually waits for others. But the TCP connection of srun (Nagle) delays the
-            # agent's next short message by 40 ms until the last one is answered, as that after TaskStarted.
+            # agent's next short message by 40 ms until the last is answered. One follows TaskStarted at once.
             at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
             # Measurements come often, and their acknowledgement can wait for the next ping.
             lazily = all(isinstance(message, Measured) for message in messages)

@@ -195,7 +195,7 @@ class ForkedAgentLink:
             return ""
         if os.WIFSIGNALED(status):
             return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
-        # What it printed tells more than the reason that it sent to us.
+        # What the agent printed tells more than the reason that it sent to us.
         if not printed and self._refusal:
             return self._refusal
         last_error = last_line(printed)

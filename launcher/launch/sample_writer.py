@@ -49,23 +49,23 @@ class _Sampled:
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
-        #: When it was measured, and its CPU seconds until then. None before the first sample.
+        #: When the task was measured, and its CPU seconds until then. None before the first sample.
         self.measured_at = 0.0
         self.cpu_s: float | None = None
         #: When its log was changed last, and its size then.
         self.log = (0, 0)
-        #: How far it was then, as fields of a sample.
+        #: How far the task was when its log was changed last, as fields of a sample.
         self.progress: Mapping[str, Any] = {}
-        #: The samples of the last minute, if it has printed steps.
+        #: The samples of the last minute, if the task has printed steps.
         self.samples: deque[Sample] = deque()
 
     @property
     def is_done(self) -> bool:
-        """Whether it has made all its steps."""
+        """Whether the task has made all its steps."""
         return bool(self.progress.get("step", 0) >= self.progress.get("total", math.inf))
 
     def pace(self) -> Pace:
-        """Return how fast it was in the last minute."""
+        """Return how fast the task was in the last minute, and how busy its CPUs and GPUs were."""
         cpus = [sample.cpu for sample in self.samples if sample.cpu is not None]
         gpus = [sample.gpu for sample in self.samples if sample.gpu is not None]
         means = [sum(uses) / len(uses) if uses else None for uses in (cpus, gpus)]

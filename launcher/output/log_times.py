@@ -183,6 +183,7 @@ class LogTimes:
         Yields:
             The second, and what was printed then.
         """
+        # The first entry begins at 0, so every offset is in the part of some entry.
         first = bisect_right(self._offsets, offset) - 1
         begins, ends = self._offsets[first:], (*self._offsets[first + 1 :], sys.maxsize)
         for second, begin, end in zip(self._seconds[first:], begins, ends, strict=True):

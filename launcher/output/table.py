@@ -219,7 +219,7 @@ def table_lines(
     header_row = [header.upper() for header in headers]
     state_colours = ["", *(colours or [""] * len(cells))]
     lines = []
-    # A table without any text has no rows, not even that of the headers.
+    # A table without any text has no rows, not even that of the headers. Then the colours are longer.
     for row, colour in zip([header_row, *cells] if widths else [], state_colours, strict=False):
         shown = {headers[number]: _padded(headers[number], row[number], widths[number]) for number in widths}
         if colour:

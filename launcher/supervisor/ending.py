@@ -253,7 +253,7 @@ def _close_if_empty(state: JobState) -> None:
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
     for name in state.hosts.names(*ACTIVE_STATES):
-        if not state.hosts[name].has_agent:  # It may take long to answer, and no task of the job was there.
+        if not state.hosts[name].has_agent:  # Its agent may start late, and no task was there.
             state.hosts[name].transition_to(HostState.LOST, "it has not answered before the job was over")
             state.emit(CloseLink(name))
     if agents := state.hosts.names(*ACTIVE_STATES):

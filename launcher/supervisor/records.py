@@ -497,13 +497,13 @@ class HostRecord(StateRecord):
         #: The tasks of this host. Tasks that move here belong to it from the moment at which it is to hold
         #: ports for them.
         self.tasks: list[TaskRecord] = []
-        #: Whether its agent has said that it runs.
+        #: Whether the agent of the host has said that it runs.
         self.has_agent = False
-        #: Whether it has not answered yet that it stops its tasks.
+        #: Whether the agent has yet to answer that it stops its tasks.
         self.owes_answer = False
-        #: The number of messages for the user that its agent has sent since it last started a task.
+        #: The number of messages for the user that the agent has sent since it last started a task.
         self.notice_count = 0
-        #: Why its tasks cannot use their environment. Empty if they can, as far as the launcher knows.
+        #: Why tasks of the host cannot use their environment. Empty if they can, as far as is known.
         self.environment_error = ""
 
     @property

@@ -63,7 +63,7 @@ def handle_steps_read(state: JobState, event: events.StepsRead) -> None:
 
 
 def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
-    """Note that a task has printed something, and whether it says only that TensorFlow waits.
+    """Note that a task has printed something, or only that TensorFlow waits, which counts as silence.
 
     Args:
         state: The state of the job.
@@ -75,7 +75,7 @@ def observe_output(state: JobState, record: TaskRecord, data: bytes) -> None:
         attempt.waiting_pieces += 1
         _observe_awaited_task(state, record, data)
         return
-    if attempt.output_tick != state.stalls.ticks:  # It has not printed before since the last tick.
+    if attempt.output_tick != state.stalls.ticks:  # This is the task's first output since the last tick.
         attempt.ticks_with_output += 1
     attempt.output_tick = state.stalls.ticks
     attempt.waiting_pieces, attempt.awaited_task = 0, None

@@ -277,8 +277,8 @@ class ContainerFleet:
     def _start_container(self, container: Container) -> ContainerConnections:
         """Start a container at the engine of its host. Its agent may not run yet when this returns."""
         host, name = container.host, self._container_name(container.host)
-        # Containers of this machine share a network of the job. Those of other hosts use that of the host, so
-        # that they reach each other.
+        # Containers of this machine share a network of the job. Containers of other hosts use the network of
+        # their host, so that they reach each other.
         if self._machines is None:
             network, engine = network_name(self._request.run_name), self._engines[_THIS_MACHINE]
         else:

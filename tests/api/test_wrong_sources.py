@@ -6,11 +6,13 @@ import gzip
 import io
 import os
 import re
+import sys
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from launcher import InputError, TextFiles
 from tests.api.reading import read
 from tests.storage.stores import S3, Gcs, Hdfs
 
@@ -65,12 +67,21 @@ def test_files_that_are_broken(bucket: S3):
     """The task that reads them fails, and its error names the file."""
     broken = [
         ("TextFiles", "cut.gz", gzip.compress(os.urandom(5000))[:3000], "cut off|damaged"),
-        ("TextFiles", "no.gz", b"no gzip at all", "gzip|damaged"),
         ("TextFiles", "a.txt", b"good\n\xff\xfe\xff\n", "encoding"),
         ("TFRecordFiles", "a.tfrecord", b"no record, but text of some length", "not a TFRecord file"),
         ("ParquetFiles", "cut.parquet", _parquet(9)[:-9], "(?i:parquet)"),
-        ("ParquetFiles", "no.parquet", b"x,y\n1,2\n", "(?i:parquet)"),
     ]
     pairs = [(source, bucket.put(name, content)) for source, name, content, _ in broken]
     for (_, url), (_, _, _, why), error in zip(pairs, broken, read(pairs), strict=True):
         assert url in error and re.search(f"{re.escape(url)}: .*({why})", error), error
+
+
+@pytest.mark.parametrize(("module", "extra"), [("s3fs", "s3"), ("hdfs_native", "hdfs"), ("gcsfs", "gcs")])
+def test_a_package_that_the_program_lacks(module: str, extra: str, monkeypatch: pytest.MonkeyPatch):
+    """The error comes before a cluster could start."""
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    url = f"{extra.replace('gcs', 'gs')}://name/x"
+    with pytest.raises(
+        InputError, match=rf"{url}: .* is not installed: pip install 'tf-launcher\[{extra}\]'"
+    ):
+        TextFiles([url, url])

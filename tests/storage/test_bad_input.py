@@ -60,7 +60,10 @@ def check_table(environ: Mapping[str, str], table: Sequence[tuple[str, str, Any]
 def with_common_cases(bucket: Bucket) -> list[tuple[str, str, Any]]:
     """Cases that are the same in all stores."""
     bucket.put("data/a.txt", b"a\n")
-    tried(bucket.environ, [("write", bucket.of("data/empty.txt"))])
+    if isinstance(bucket, Gcs):  # The emulator itself fails at an upload without content.
+        tried(bucket.environ, [("write", bucket.of("data/empty.txt"))])
+    else:
+        bucket.put("data/empty.txt", b"")
     return [
         ("find", bucket.of("data/none.txt"), Error("there is no such file$")),
         ("find", bucket.of("data/*.csv"), Error("no file has such a name")),
@@ -120,6 +123,11 @@ def test_s3(s3: S3):
         ("write", "s3://no-such-bucket/x", Error("no such file or bucket")),
         ("find", "s3:///x", Error("no bucket")),
         ("find", s3.of("denied/x"), Error("denied")),
+        # As a web server it shows nothing to strangers.
+        ("find", f"{s3.endpoint}/{s3.url.removeprefix('s3://')}/denied/x", Error("denied")),
+        ("find", "http://no-such-host.invalid/x", Error("no-such-host")),
+        ("find", "http://127.0.0.1:1/x", Error("refused")),
+        ("check", "http://127.0.0.1:1/x", Error("refused")),
         ("write", s3.of("denied/y"), Error("denied")),
     ]
     check_table(s3.environ, table)
@@ -143,18 +151,3 @@ def test_gcs(gcs: Gcs):
     ]
     check_table(gcs.environ, table)
     assert gcs.names() == ["data/a.txt", "data/empty.txt"]
-
-
-def test_web_servers(s3: S3):
-    """The S3 server is one, too, and shows strangers nothing."""
-    s3.put("x", b"x")
-    bucket = s3.url.removeprefix("s3://")
-    check_table(
-        {},
-        [
-            ("find", "http://no-such-host.invalid/x", Error("no-such-host")),
-            ("find", "http://127.0.0.1:1/x", Error("refused")),
-            ("check", "http://127.0.0.1:1/x", Error("refused")),
-            ("find", f"{s3.endpoint}/{bucket}/none", Error("no such file|denied")),
-        ],
-    )

@@ -179,6 +179,10 @@ def check_url(url: str) -> None:
 
     def look() -> None:
         """Ask the store once, and after a missing file for the top: the bucket, or the root."""
+        if (local := urls.local_path(url)) is not None:
+            # This needs no package. The folder may belong to a file system that is missing here.
+            os.stat(os.path.dirname(local.partition("*")[0]))
+            return
         store, path = _store(url)
         store.invalidate_cache()
         try:

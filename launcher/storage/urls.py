@@ -109,6 +109,8 @@ def missing_package(url: str) -> str:
         A text such as ``hdfs-native is not installed: pip install 'tf-launcher[hdfs]'``, or an empty text if
         nothing is missing, as far as this is known.
     """
+    if local_path(url) is not None:
+        return ""
     module, package, extra = _PACKAGES.get(scheme_of(url), ("fsspec", "fsspec", ""))
     what = f"'tf-launcher[{extra}]'" if extra else package
     missing = [

@@ -26,17 +26,18 @@ def findings(printed: str) -> list[tuple[str, str]]:
 
 def test_a_store_and_what_is_not_there(launch: Launch, s3: S3):
     there, none, nowhere = s3.put("data/x", b"x"), s3.of("none/yet"), "s3://no-such-bucket/x"
-    refused = "webhdfs://127.0.0.1:1/x"
-    words = [word for url in (there, none, nowhere, refused) for word in ("--url", url)]
+    refused, unmounted = "webhdfs://127.0.0.1:1/x", "file:///no-such-mount/data/*"
+    words = [word for url in (there, none, nowhere, refused, unmounted) for word in ("--url", url)]
     ended = launch("check", "--json", *words, env=s3.environ, timeout=60, code=1)
     problems = {
         ("problem", f"{nowhere}: there is no bucket 'no-such-bucket'"),
         ("problem", f"{refused}: Connection refused"),
+        ("problem", f"{unmounted}: there is no such file"),
     }
     assert set(findings(ended.out)) == problems
     (host,) = json.loads(ended.out)["hosts"]
     states = {each["url"]: each["state"] for each in host["urls"]}
-    assert states == {there: "ok", none: "ok", nowhere: "failed", refused: "failed"}
+    assert states == {there: "ok", none: "ok", nowhere: "failed", refused: "failed", unmounted: "failed"}
     text = launch("check", "--url", there, env=s3.environ, timeout=60)
     assert f"{there} is reached by 1 of 1 host\n" in text.out and "problem" not in text.out
 
@@ -45,7 +46,8 @@ def test_packages_that_are_missing(launch: Launch, tmp_path: Path):
     """A Python in which nothing is installed; the launcher's own Python has all packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     urls = {"hdfs": "hdfs://nn/x", "s3": "s3://bucket/x", "gcs": "gs://bucket/x", "http": "https://host/x"}
-    words = [word for url in urls.values() for word in ("--url", url)]
+    # A path needs none.
+    words = [word for url in (*urls.values(), f"file://{tmp_path}/new") for word in ("--url", url)]
     ended = launch("check", "--json", "--venv", tmp_path / "bare", *words, timeout=60, code=1)
     found: list[dict[str, Any]] = [
         each for each in json.loads(ended.out)["findings"] if each["kind"] == "url"

@@ -93,7 +93,10 @@ def _asked(
 
 def _good(url: str, method: str = "GET", body: bytes | IO[bytes] | None = None) -> bytes:
     """What a server answers to a request that must go well."""
-    size = os.fstat(body.fileno()).st_size if body is not None and not isinstance(body, bytes) else None
+    size = None
+    if body is not None and not isinstance(body, bytes):
+        size = os.fstat(body.fileno()).st_size
+        body.seek(0)  # a server that named another one may have read some of it
     status, content, headers = _asked(url, method, body, size=size)
     if status == 307:  # a NameNode names the DataNode
         return _good(headers["Location"], method, body)

@@ -33,6 +33,8 @@ class Handler(BaseHTTPRequestHandler):
         query = parse_qs(urlsplit(self.path).query)
         is_known = self.headers["Authorization"] == "Basic " + word
         is_known = is_known and query == dict(signature=["{_SIGNATURE}"])
+        if self.path.startswith("/later") and self.command == "GET":
+            is_known = False
         body = b"a\\nb\\n" if is_known else b""
         self.send_response(200 if is_known else 403)
         self.send_header("Content-Length", str(len(body)))
@@ -95,8 +97,12 @@ def server() -> Iterator[int]:
 def test_secrets_of_sources_are_nowhere(server: int, home: Path, tmp_path: Path):
     password, signature = _WRITTEN
     good = f"http://me:{password}@127.0.0.1:{server}/file?signature={signature}"
-    # Denied, no files, no such host, no such store, no such port.
-    bad = [f"{good}x", f"http://me:{password}@127.0.0.1:{server}/*?signature={signature}"]
+    # Denied to the task that reads, denied at once, no files, no such host, no such store, no such port.
+    bad = [
+        good.replace("/file", "/later"),
+        f"{good}x",
+        f"http://me:{password}@127.0.0.1:{server}/*?signature={signature}",
+    ]
     bad += [f"https://me:{password}@no-such-host.invalid/file?{signature}", f"s3://me:{_PASSWORD}@bucket/x"]
     bad += [f"hdfs://me:{password}@127.0.0.1:1/x"]
     secrets = [_PASSWORD, _SIGNATURE, *_WRITTEN]

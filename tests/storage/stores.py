@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from tests.clusters import cache_folder
 from tests.seeing import soon
-from tests.storage.servers import Servers, python_server
+from tests.storage.servers import Servers, answers, python_server
 
 #: Seconds for an answer, and for a NameNode that begins to know its DataNodes.
 _ANSWER, _UP = 60.0, 150.0
@@ -185,10 +185,13 @@ class Hdfs(Bucket):
         beans = json.loads(content)["beans"] if status == 200 else []
         known = beans[0] if beans else {}
         live = json.loads(known.get("LiveNodes", "{}")).values()
+        # A NameNode takes a DataNode that comes again for the one before.
+        listen = (answers(self.servers.address, self._port_of(name, 1)) for name in DATANODES)
         return (
             len(live) == len(DATANODES)
             and all(node["lastContact"] < 3 for node in live)
             and not known["Safemode"]
+            and all(listen)
         )
 
     def _format(self) -> None:
@@ -221,13 +224,16 @@ class Hdfs(Bucket):
     def _java(self, kind: str) -> list[str]:
         return [*_JAVA, f"{_jars()}/*", _CLASSES[kind], "-conf", str(self.servers.folder / "site.xml")]
 
+    def _port_of(self, name: str, place: int) -> int:
+        """The ports of a DataNode: for blocks, for HTTP, for calls."""
+        return self.servers.port(f"{name}-{place}", 9880 + 10 * int(name[-1]) + place)
+
     def _own(self, name: str) -> list[str]:
         """What a DataNode has that the other has not."""
-        number, address = int(name[-1]), self.servers.address
+        address = self.servers.address
         settings = {"data.dir": str(self.servers.folder / name), "hostname": address}
         for place, kind in enumerate(("", "http.", "ipc.")):
-            port = self.servers.port(f"{name}-{kind}", 9860 + 10 * number + place + 20)
-            settings[f"{kind}address"] = f"{address}:{port}"
+            settings[f"{kind}address"] = f"{address}:{self._port_of(name, place)}"
         return [word for key, value in settings.items() for word in ("-D", f"dfs.datanode.{key}={value}")]
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,21 @@ def feed(kind: str, pattern: str, folder: str, kill: bool) -> None:
     print(json.dumps(seconds))
 
 
+def numbers_of(args: Any, ctx: Any) -> None:
+    """Return the number of each row."""
+    feed = ctx.get_data_feed(train_mode=False)
+    while not feed.should_stop():
+        feed.batch_results([row[:9] for row in feed.next_batch(_BATCH)])
+
+
+def infer(pattern: str, output: str) -> None:
+    """Store what two workers say of all rows: the names of the files."""
+    from launcher import InputMode, TextFiles, TFCluster
+
+    with TFCluster.run(numbers_of, None, 2, input_mode=InputMode.FEED, quiet=True) as cluster:
+        print(json.dumps(cluster.inference(TextFiles(pattern), output=output)))
+
+
 def fed(bucket: Bucket, kind: str, folder: Path, kill: bool) -> dict[str, Any]:
     """What each attempt of a worker was fed, by its index and attempt."""
     folder.mkdir()
@@ -201,21 +216,50 @@ def test_servers_fail_while_rows_are_fed(hdfs_alone: Hdfs, victim: str, tmp_path
     folder = tmp_path / "all"
     folder.mkdir()
     args = {"kind": "text", "pattern": hdfs_alone.of("part-*"), "folder": str(folder), "kill": False}
-    program = [sys.executable, "-c", _PROGRAM.format("feed"), json.dumps(args)]
+    first = folder / "0-1"
+
+    def is_under_way() -> bool:
+        return first.exists() and first.stat().st_size > ROWS // 2  # a sixteenth of all
+
+    seconds = struck("feed", args, hdfs_alone, victim, is_under_way)
+    rows = [numpy.fromfile(path, numpy.int64) for path in folder.glob("?-?")]
+    counts = numpy.bincount(numpy.concatenate(rows), minlength=ROWS)
+    assert len(counts) == ROWS and counts.min() == counts.max() == 1
+    print(f"{float(seconds):.1f} s")
+
+
+def struck(function: str, args: Any, hdfs: Hdfs, victim: str, is_under_way: Callable[[], bool]) -> str:
+    """Kill a server of HDFS when a function of this module is under way: what the function prints last."""
+    program = [sys.executable, "-c", _PROGRAM.format(function), json.dumps(args)]
     driver = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        first = folder / "0-1"
-        soon(lambda: first.exists() and first.stat().st_size > ROWS // 2, 100)  # a sixteenth of all
-        hdfs_alone.kill(victim)
+        soon(is_under_way, 100)
+        hdfs.kill(victim)
         if victim == "namenode":
             time.sleep(8)
-            hdfs_alone.begin(victim)
+            hdfs.begin(victim)
         out, _ = driver.communicate(timeout=600)
     finally:
         driver.kill()
         driver.wait()
     assert driver.returncode == 0, out
-    rows = [numpy.fromfile(path, numpy.int64) for path in folder.glob("?-?")]
-    counts = numpy.bincount(numpy.concatenate(rows), minlength=ROWS)
-    assert len(counts) == ROWS and counts.min() == counts.max() == 1
-    print(f"{float(out.splitlines()[-1]):.1f} s")
+    return str(out.splitlines()[-1])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.promise(
+    "a store fails for a while or for good: the job goes on, or one clear error within a minute"
+)
+@pytest.mark.parametrize("victim", ["datanode1", "namenode"])
+def test_servers_fail_while_results_are_stored(hdfs_alone: Hdfs, victim: str):
+    for number, content in enumerate(contents("text", 64)):
+        hdfs_alone.put(f"part-{number:05}", content)
+    args = {"pattern": hdfs_alone.of("part-*"), "output": hdfs_alone.of("found")}
+    third = "found/part-00003.txt"
+    names = json.loads(struck("infer", args, hdfs_alone, victim, lambda: third in hdfs_alone.names()))
+    assert len(names) == 64
+    hdfs_alone.start()
+    assert [hdfs_alone.of(name) for name in hdfs_alone.names() if name.startswith("found/")] == names
+    found = b"".join(hdfs_alone.read(name.removeprefix(f"{hdfs_alone.url}/")) for name in names).split()
+    assert [*map(int, found)] == [*range(ROWS)]

@@ -253,6 +253,8 @@ class _UrlFile(io.RawIOBase):
         self._position = start
         #: Whether the file of the library is at another byte.
         self._has_moved = False
+        #: Whether the bytes are not read one after another.
+        self._is_random = False
         #: The file of the library. None before the first byte, and after a failure.
         self._file: Any = None
 
@@ -275,7 +277,8 @@ class _UrlFile(io.RawIOBase):
         elif whence == os.SEEK_END:
             store, path = _store(self._url)
             offset += _tried(self._url, lambda: int(store.info(path)["size"]), PATIENCE_SECONDS)
-        self._has_moved |= offset != self._position
+        if offset != self._position:
+            self._has_moved = self._is_random = True
         self._position = offset
         return offset
 
@@ -302,9 +305,13 @@ class _UrlFile(io.RawIOBase):
         (file, self._file), has_moved = (self._file, None), self._has_moved
         if file is None:
             store, path = _store(self._url)
+            scheme = urls.scheme_of(self._url)
             # The buffer is above this. Others read ahead what is in no range.
-            is_hdfs = urls.scheme_of(self._url) in ("hdfs", "viewfs")
-            file = store.open(path, "rb", **({} if is_hdfs else {"cache_type": "none"}))
+            options: Dict[str, Any] = {} if scheme in ("hdfs", "viewfs") else {"cache_type": "none"}
+            # Some web servers send a file only as a whole.
+            if scheme in urls.WEB_SCHEMES and not self._is_random:
+                options = {"block_size": 0}
+            file = store.open(path, "rb", **options)
             has_moved = self._position > 0
         if has_moved:
             _skip(file, self._position)

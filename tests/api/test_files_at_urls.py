@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -182,3 +183,44 @@ def test_what_is_wrong_with_a_file(s3: S3):
     errors = drive(fail, s3, [case[:3] for case in cases])
     for (_, url, _, message), error in zip(cases, errors, strict=True):
         assert re.match(f"BrokenFileError: {url}: {message}[^\n]*$", error), error
+
+
+def read(cases: list[list[Any]]) -> None:
+    """Print the rows of these files, which are read here as a node does."""
+    import launcher
+    from launcher.feed.sources import pieces_of
+
+    found = []
+    for kind, url, options in cases:
+        pieces = pieces_of(getattr(launcher, kind)(url, **options), 2)
+        found.append([list(piece.remote()) for piece in pieces if piece.remote is not None])
+    print(json.dumps(found))
+
+
+def test_files_of_a_web_server_that_sends_only_whole_ones(tmp_path: Path, s3: S3):
+    (tmp_path / "rows.csv").write_text("\n".join(["n,text", *LINES]))
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"packed\n"))
+    argv = [
+        sys.executable,
+        "-u",
+        "-m",
+        "http.server",
+        "0",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().split(" port ")[1].split()[0]
+            url = f"http://127.0.0.1:{port}"
+            cases = [
+                ("CsvFiles", f"{url}/rows.csv", {"multiline": False, "columns": ["n"]}),
+                ("TextFiles", f"{url}/x.txt.gz?token=secret", {}),
+            ]
+            found = drive(read, s3, cases)
+        finally:
+            server.kill()
+    assert found == [[[[str(number)] for number in range(ROWS)]], [["packed"]]]

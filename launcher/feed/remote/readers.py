@@ -138,29 +138,29 @@ class CsvReader(NamedTuple):
         first: list[str] = []
         for end in sorted({min(self.start, _READ_BYTES), self.start} - {0}):
             first = first or self._replace(start=0, end=end).names()
-        make_rows = self._row_maker(first) if first else None
+        make_row = self._row_maker(first) if first else None
         with closing(self._records(_CSV_BLOCK_ROWS)) as blocks:
             for records in blocks:
                 lengths = {*map(len, records)}
                 # An empty line has no fields.
                 if 0 in lengths:
                     records = list(filter(None, records))
-                if make_rows is None and records:
+                if make_row is None and records:
                     first = records[0]
-                    make_rows = self._row_maker(first)
+                    make_row = self._row_maker(first)
                     records = records[1:] if self.header else records
                 if lengths - {0, len(first)}:
                     wrong = next(record for record in records if len(record) != len(first))
                     row = f"a row of {len(wrong)} fields instead of {len(first)}: {','.join(wrong)[:80]!r}"
                     raise BrokenFileError(f"{shown(self.path)}: {row}; is {self.delimiter!r} the delimiter?")
-                if make_rows is not None:
-                    yield make_rows(records)
+                if make_row is not None:
+                    yield [*map(make_row, records)]
         # No line of the whole file was found.
         if not first and self.end is None:
             self._row_maker(first)
 
-    def _row_maker(self, first: list[str]) -> Callable[[list[list[str]]], list[Any]]:
-        """Return a function that makes rows of the fields of lines.
+    def _row_maker(self, first: list[str]) -> Callable[[list[str]], Any]:
+        """Return a function that makes a row of the fields of a line.
 
         Args:
             first: The fields of the first line of the file.
@@ -171,14 +171,10 @@ class CsvReader(NamedTuple):
         if fault := self.missing_columns(first if self.header else []):
             raise BrokenFileError(f"{shown(self.path)}: {fault}")
         if not self.columns:
-            if not self.header:
-                return lambda records: [*map(tuple, records)]
-            return lambda records: [dict(zip(first, each)) for each in records]
+            return (lambda fields: dict(zip(first, fields))) if self.header else tuple
         places = [first.index(name) for name in self.columns]
-        if len(places) == 1:
-            return lambda records: [(each[places[0]],) for each in records]
-        values = itemgetter(*places)
-        return lambda records: [*map(values, records)]
+        # With a single place it would return no tuple.
+        return itemgetter(*places) if len(places) > 1 else lambda fields: (fields[places[0]],)
 
     def _records(self, count: int) -> Generator[list[list[str]], None, None]:
         """Yield the fields of each line. An empty line has none.

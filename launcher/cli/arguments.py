@@ -68,7 +68,10 @@ def parse_launch(words: Sequence[str], namespace: argparse.Namespace | None = No
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Parse options of a launch without a program, and return their texts by the names of their settings.
+    """Parse options of a launch that stand without a program, as after ``launch rerun RUN``.
+
+    Returns:
+        The texts of the options by the names of their settings.
 
     Raises:
         InputError: An option does not exist or lacks its value, or there is a program.
@@ -372,8 +375,9 @@ def _argparse_settings(row: Setting[Any]) -> dict[str, Any]:
         return {**settings, "action": "store_const", "const": ""}
     if row.value_optional:
         settings.update(nargs="?", const="")
-    # All texts of an option are kept if each counts, for example for a role of its own. So they are if the
-    # option must not be given twice (`once`), which is checked later. Of other options the last one counts.
+    # All texts of an option are kept if each counts, for example for a role of its own. They are also kept
+    # if the option must not be given twice (`once`), which is checked later. Of any other option only the
+    # last text counts.
     if row.repeatable or row.by_role or row.once:
         settings["action"] = "append"
     return {**settings, "metavar": row.metavar}

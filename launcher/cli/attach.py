@@ -94,7 +94,8 @@ def run(settings: Settings) -> int:
             say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
             return LEFT_EXIT_CODE
     report = report_of(target_run)
-    # A launcher that was started with --detach has printed the end into its messages.
+    # A launcher that was started with --detach has a file of messages, and has written the end there. The end
+    # of any other run is printed here: the failure on stderr, the table and the verdict on stdout.
     if not os.path.exists(target_run.paths.messages):
         coloured = [_end(target_run, report, is_tty=file.isatty()) for file in (sys.stdout, sys.stderr)]
         print(coloured[0][0], end="", flush=True)
@@ -126,7 +127,7 @@ class _Messages(GrowingLog):
         added = io.BytesIO()
         has_grown = super().write(added)
         lines = added.getvalue().decode(errors="surrogateescape").splitlines(keepends=True)
-        # The launcher has written the report before the end of its messages.
+        # Only the end of a run has colours. The launcher writes it after the report.
         if lines and sys.stdout.isatty() and os.path.exists(self._run.paths.report):
             ends = (_end(self._run, report_of(self._run), is_tty=is_tty) for is_tty in (False, True))
             plain, coloured = ("".join(end).splitlines(keepends=True) for end in ends)

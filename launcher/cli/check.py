@@ -73,7 +73,8 @@ _ANSWER_MARGIN_SECONDS = 5.0
 _START_MARGIN_SECONDS = 5.0
 #: The number of parts in an answer about a host. Each has a time limit of its own.
 _ANSWER_PARTS = 3
-#: The modules that the Python of tasks needs to reach URLs, and its program, which follows `IMPORTER`.
+#: The packages of launch that are sent to the Python of tasks so that it can reach URLs, and the program that
+#: it runs. The code of `IMPORTER`, which imports these packages, stands before the program.
 _URL_MODULES = ("launcher.common", "launcher.storage")
 _URL_PROGRAM = """
 import base64, sys
@@ -82,7 +83,8 @@ sys.meta_path.insert(0, Importer(base64.b64decode("{modules}")))
 from launcher.storage.reaching import main
 main({urls}, {seconds})
 """
-#: Each host connects to at most this number of hosts: to itself and to the next ones in the list.
+#: Each host connects to at most this number of hosts, to itself and to the next ones in the list, because the
+#: pairs of all hosts of a large cluster would be too many.
 _MAX_PEERS = 32
 
 
@@ -310,6 +312,7 @@ class HostChecks:
         request = {**request, "do": "urls", "program": program, "seconds": seconds}
         answer = client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer)
         results = answer.results
+        # Without a result for each URL, the Python itself has failed or was slow. Each URL gets the reason.
         if len(results) != len(urls):
             why = f"the Python there {answer.state}: {last_line(answer.output)}"
             state = "slow" if answer.state == "slow" else "failed"

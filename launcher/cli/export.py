@@ -124,7 +124,8 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     python = spec.python if options.settings.is_given(PYTHON) else DEFAULT_PYTHON
     if spec.venv:
         python = VENV_PYTHON
-        # If the user sets no PATH, the environment's folder stands before that of the node.
+        # If the user sets no PATH, the environment's folder stands before that of the node. The script writes
+        # a name between two `MARK` as a variable of bash.
         path = dict(spec.env + spec.option_env).get("PATH", f"{MARK}PATH{MARK}")
         # These are the variables that an activated environment sets.
         variables = environment_variables({"PATH": path}, spec.venv)

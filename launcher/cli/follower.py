@@ -118,7 +118,7 @@ class RunFollower:
         """Return whether the run has ended and its launcher adds nothing to its messages.
 
         If a queue of a cluster starts the launcher, the queue is asked, but not at every call. The user is
-        told why its job is pending.
+        told why the queue has not started the launcher yet.
         """
         if self.is_live:
             return False

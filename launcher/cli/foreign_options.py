@@ -85,7 +85,8 @@ class ForeignOption(Record):
         return f"{written}: {self.answer.format(*shown or ['VALUE'], written=written)}"
 
 
-#: The tables of the file. For each: how many values follow its options, and whether they are a variable.
+#: The tables of ``foreign_options.toml``. For each: how many values follow its options, and whether they are
+#: a variable.
 _TABLES = {
     "no_value": (0, False),
     "one_value": (1, False),

@@ -107,10 +107,14 @@ def run(settings: Settings) -> int:
 
 
 def _selection(settings: Settings, folding: Folding | None) -> LogSelection:
-    """Return which part of the logs the user wants, where some messages of TensorFlow may be left out.
+    """Return which part of the logs the user wants to see.
+
+    Args:
+        settings: The settings of the command.
+        folding: Leaves out and counts start-up messages of TensorFlow. None: nothing is left out.
 
     Raises:
-        InputError: The end of that time is before its beginning.
+        InputError: ``--until`` is not later than ``--since``.
     """
     since, until = settings[SINCE], settings[UNTIL]
     if since is not None and until is not None and until <= since:
@@ -120,7 +124,10 @@ def _selection(settings: Settings, folding: Folding | None) -> LogSelection:
 
 
 def _options(settings: Settings) -> list[str]:
-    """Return the options by which another machine shows the same. Its launch may be of an older version."""
+    """Return the options by which the launch of another machine shows the same.
+
+    That launch may be older, and not know options that the user has not typed. So these are left out.
+    """
     options = [row.flag for row in (FOLLOW, TIMESTAMPS, VERBOSE) if settings[row]]
     options += [] if settings[LINES] is None else [LINES.flag, str(settings[LINES])]
     # The other machine may have another time zone.
@@ -134,7 +141,7 @@ def _tell_what_is_missing(run: Run, names: Sequence[str], logs: Sequence[Growing
     Args:
         run: The run.
         names: The names of tasks and roles that the user has typed.
-        logs: The logs, of which only what was printed in a certain time was shown. Empty if all was.
+        logs: The logs, if only what was printed in a certain time was to be shown. Otherwise empty.
     """
     known_tasks = tasks(run)  # Empty before the plan is written.
     chosen = selected(known_tasks, names) if known_tasks else []
@@ -149,7 +156,11 @@ def _tell_what_is_missing(run: Run, names: Sequence[str], logs: Sequence[Growing
 
 
 def say_hidden(folding: Folding | None) -> None:
-    """Flush stdout, and say once how many start-up messages of TensorFlow were left out, if any were."""
+    """Flush stdout, and say once how many start-up messages of TensorFlow were left out, if any were.
+
+    Args:
+        folding: Has counted the messages. None if nothing was to be left out.
+    """
     sys.stdout.buffer.flush()
     if folding is not None and (summary := folding.summary()):
         say(summary)
@@ -182,20 +193,22 @@ def follow(
     out, logs = sys.stdout.buffer, list[GrowingLog]()
     follower, folding = RunFollower(run, output=True), selection.folding
     unwritten_messages, read_until = io.BytesIO(), 0.0
-    plan_time = opened_plan_time = 0  # When the plan was written, and when that was whose logs are open.
+    # The time when the plan was written last, and the time of the plan by which logs were opened. 0: never.
+    plan_time = opened_plan_time = 0
     while True:
         # These lines must stay in this order. The launcher first completes the logs, then writes the report,
-        # then the table into its messages, and exits. So this asks in the opposite order: whatever is known
-        # to be complete here is read afterwards, and messages with the table are met only by complete logs.
+        # then the table into its messages, and exits. So this loop asks in the opposite order: has it exited,
+        # what are its messages, is there a report? The logs are read last. So what is known to be complete
+        # is complete when it is read, and the table never comes before the end of the logs.
         is_over = follower.is_over()
-        # They are only collected here, because the output of tasks that came before them is written first.
+        # The messages are only collected here, because earlier output of tasks is written before them.
         has_new_messages = messages is not None and messages.write(unwritten_messages)
         is_complete = is_over or os.path.exists(run.paths.report)
         if not logs and not is_complete:
-            # The launcher has said this before any task was started.
+            # No task was started when the launcher said this, so no output comes before it.
             out.write(unwritten_messages.getvalue())
             unwritten_messages = io.BytesIO()
-        with suppress(OSError):  # The plan is not written yet.
+        with suppress(OSError):  # The plan may not be written yet.
             plan_time = os.stat(run.paths.plan).st_mtime_ns
         if plan_time != opened_plan_time:
             # After a task has moved, its log is the same file, but its label may be another one.
@@ -206,10 +219,10 @@ def follow(
             for log, other in zip(logs, reopened, strict=False):
                 log.take_label(other)
         grown_logs = sum(log.write(out) for log in logs)
-        # While logs grow, their output may be older than the messages, so these have to wait.
+        # While logs grow, their output may be older than the messages, so the messages have to wait.
         if not grown_logs:
             for log in logs if is_complete else ():
-                log.write_line(out)  # A last line without its end will get none now.
+                log.write_line(out)  # A last line without a line end will get none now.
             if is_complete:
                 say_hidden(folding)
             out.write(unwritten_messages.getvalue())
@@ -218,9 +231,9 @@ def follow(
         if is_over and not (grown_logs or has_new_messages):
             return
         yield
-        # What has grown is read again at once. Otherwise the launcher reports an event when they do,
-        # and after it they are read for a while, because its last line may still be unfinished. Without a
-        # connection to the launcher they are read at each poll.
+        # What has grown is read again at once. Otherwise this waits until the launcher reports by an event
+        # that logs have grown. They are then read for a while, because a last line may still be unfinished.
+        # Without a connection to the launcher, logs are read at each poll.
         while not (grown_logs or has_new_messages):
             if follower.wait(_POLL_SECONDS):
                 read_until = time.monotonic() + _SETTLE_SECONDS

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     """
     # A shell that asks for completions sets this variable.
     if "_ARGCOMPLETE" in os.environ:
-        from launcher.cli.completion import complete  # noqa: PLC0415 - of this command only
+        from launcher.cli.completion import complete  # noqa: PLC0415 - for completion only
 
         complete()  # It exits.
     if not argv:

@@ -72,13 +72,14 @@ def run(settings: Settings) -> int:
         LaunchError: The port is not free, or the run cannot be read.
     """
     # Only this command needs these libraries, which take 0.2 s.
-    from launcher.page.access import Access  # noqa: PLC0415 - with starlette
-    from launcher.page.app import PageApp  # noqa: PLC0415 - with starlette
-    from launcher.page.server import follow, listen, serving  # noqa: PLC0415 - with uvicorn
+    from launcher.page.access import Access  # noqa: PLC0415 - imports starlette
+    from launcher.page.app import PageApp  # noqa: PLC0415 - imports starlette
+    from launcher.page.server import follow, listen, serving  # noqa: PLC0415 - imports uvicorn
 
     target_run = find(settings[RUN])
     target_run.check_trusted()
     access = Access(settings[ALLOW_HOST], _metrics_token(settings), is_shared=settings[SHARE])
+    # A signal that the parent process ignores, as nohup does, stays ignored.
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
@@ -95,7 +96,8 @@ def run(settings: Settings) -> int:
                 with _browser(f"{address}{access.token}", watcher.run, settings):
                     follow(app, watcher, until_end=settings[UNTIL_END])
             except SystemExit:
-                # A launcher that has written its report ends the page of its job, and waits for that.
+                # `launch --page` ends its page by a signal after it has written the report. Browsers that
+                # show the page get the end of the run before the page ends.
                 if target_run.report():
                     app.show(replace(watcher.look(0.0), state=RunState.ENDED))
                 raise
@@ -103,8 +105,8 @@ def run(settings: Settings) -> int:
 
 
 def _end(number: int, _: object) -> None:
-    """End the page at the first signal, as a handler of signals: the exception leaves its contexts."""
-    for each in _SIGNALS:  # Another one must not interrupt the end.
+    """End the page at the first signal: the exception of this handler closes the contexts of `run`."""
+    for each in _SIGNALS:  # A second signal must not interrupt that.
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -113,8 +115,8 @@ def _end(number: int, _: object) -> None:
 def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
     """Open a browser with the page, or print how it is opened from another machine.
 
-    The browser gets the path of a file of this user, which leads to the page. So no list of processes has the
-    token. The file is removed at the end of the context.
+    The browser gets the path of a file of this user, which leads to the page. So no command line
+    contains the token, which other users could read there. The file is removed at the end of the context.
 
     Args:
         url: The address with the token.
@@ -130,9 +132,9 @@ def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
         yield
         return
     try:
-        with suppress(OSError):  # A page that was killed has left one.
+        with suppress(OSError):  # A page that was killed may have left its file.
             os.unlink(path)
-        # The folder may not be writable. The address was printed.
+        # If the folder cannot be written, the user still has the address that was printed.
         with suppress(OSError):
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">')
@@ -145,7 +147,7 @@ def _browser(url: str, run: Run, settings: Settings) -> Iterator[None]:
 
 
 def _metrics_token(settings: Settings) -> str:
-    """Return the token for ``/metrics``. Empty if nobody may read them.
+    """Return the token with which ``/metrics`` can be read. Empty if nobody may read the metrics.
 
     Raises:
         InputError: The file is missing, or can be read by others, or contains no token; or there is no port.

@@ -59,16 +59,16 @@ _STATES_BY_PHASE = {
     JobPhase.RUNNING: RunState.RUNNING.value,
     JobPhase.OVER: RunState.DIED.value,
 }
-#: How many bytes are read at most at the end of the file of samples (see `launcher.runs.samples`). A line of
-#: it contains all tasks, so it is longer in a larger job. These are the lines of the last minutes, from which
-#: steps per second are counted; older ones are not shown here.
+#: How many bytes are read at most at the end of ``samples.jsonl``, and how many more for each task, because a
+#: line of it tells the steps and the CPU of all tasks at one moment. These bytes contain the last minutes,
+#: which are enough to count steps per second.
 _SAMPLE_BYTES = 200_000
 _SAMPLE_BYTES_PER_TASK = 400
 #: States in which a task may have processes.
 _ALIVE_STATES = (TaskState.RUNNING, TaskState.STOPPING, TaskState.ENDED)
 #: The time limit for the hosts to measure the memory of tasks.
 _MEASURE_TIMEOUT_SECONDS = 2.0
-#: Seconds between two questions whether the hosts have measured it.
+#: Seconds between two questions whether the hosts have measured the memory.
 _POLL_SECONDS = 0.05
 #: The largest number of hosts that are named. If there are more, only their number is shown.
 _MAX_NAMED_HOSTS = 2
@@ -115,6 +115,7 @@ def run(settings: Settings) -> int:
     # Of runs whose launcher a queue of a cluster starts, only the queue knows the state.
     queued = states([run for run in runs if run.state is not RunState.ENDED])
     over = {name for name, status in queued.items() if status.phase is JobPhase.OVER}
+    # A launcher that was killed could not run its command of --on-end, so this runs it.
     run_left_commands(run for run in runs if run.has_left_command or run.name in over)
     # The state is read once: a run that ends meanwhile would be listed with the state of another moment.
     listed = [(run, run.state, queued.get(run.name)) for run in runs]
@@ -221,8 +222,8 @@ def _print_tasks(run: Run, as_json: bool) -> None:
     Raises:
         LaunchError: The launcher of the run cannot be asked.
     """
-    # With `measure` the launcher asks the agents of all hosts to measure the memory of their tasks. Its
-    # answer does not wait for theirs, so it is asked again until they have answered, or took too long.
+    # With `measure` the launcher lets the agents of all hosts measure the memory of their tasks. It answers
+    # before the agents do. So it is asked again until all agents have answered or the time is over.
     state = snapshot(run, measure=True)
     waiting = Waiting()
     while state.measuring and waiting.seconds < _MEASURE_TIMEOUT_SECONDS:
@@ -257,10 +258,11 @@ def _task_as_json(
         run: The run.
         state: The state of the run.
         task: The fields of the task in the report.
-        samples: Its samples, the oldest first.
+        samples: What the task used and how far it was at earlier moments, the oldest first.
     """
     name = task["task"]
     is_restarting = name in state.restarting
+    # Samples of an earlier attempt say nothing about this one. `Sample(0.0, 1)` has no values.
     last = samples[-1] if samples and samples[-1].attempt == task["attempt"] else Sample(0.0, 1)
     # Of a host that does not answer, nobody knows what its tasks use now.
     memory = state.memory.get(name)
@@ -269,7 +271,7 @@ def _task_as_json(
     return {
         **task,
         "restarting": is_restarting,
-        # It is None as long as no host has measured it.
+        # None as long as the host has not measured it.
         "memory": memory,
         **{field: getattr(in_use, field) for field in ("cpu", "gpu", "gpu_memory", "printed_at")},
         **{field: getattr(last, field) for field in ("step", "total", "metrics")},
@@ -357,7 +359,7 @@ def _run_row(record: Mapping[str, Any], now: float | None) -> list[str]:
     if hosts == ["localhost"]:  # This is so usual that the column stays empty.
         hosts = []
     max_width = _MAX_TEXT_WIDTH if sys.stdout.isatty() else sys.maxsize
-    # The sums are those of processes on this machine. Without any they would say nothing.
+    # CPU and memory are sums over processes on this machine. Without any process here, 0 would mislead.
     runs_here = record["processes"] > 0
     return [
         record["run"],
@@ -417,7 +419,7 @@ def _seconds(run: Run, state: RunState, report: Mapping[str, Any]) -> float | No
         # Seconds since boot do not jump when the clock is set.
         since_boot = run.owner.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-    # The file may be damaged, or written by an earlier version.
+    # The report may be damaged, or written by an earlier version.
     started, ended = time_in(report, "started_at"), time_in(report, "ended_at")
     if started is None or ended is None:
         started, ended = run.started_at, run.last_sign

@@ -73,8 +73,8 @@ def run(settings: Settings) -> int:
 
     Raises:
         InputError: There is no such run, or more than two are named.
-        LaunchError: Its files cannot be read or are damaged, a file cannot be written, or with ``--junit`` it
-            has not ended.
+        LaunchError: The files of a run cannot be read or are damaged, a file cannot be written, or with
+            ``--junit`` the run has not ended.
     """
     names, file, page = settings[RUNS], settings[JUNIT], settings[HTML]
     if len(names) > 2:
@@ -88,10 +88,11 @@ def run(settings: Settings) -> int:
         return 0
     target_run = find(*names)
     if page is not None:
-        from launcher.page.report import report_html  # noqa: PLC0415 - with jinja2, which few need
+        from launcher.page.report import report_html  # noqa: PLC0415 - imports jinja2; few need it
 
         with _viewed(target_run) as view:
             _write(page, report_html(view, target_run.paths.root))
+    # The file of --junit is written here. So without the files of the run, a copy of them is read below.
     if file is None or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
@@ -151,7 +152,7 @@ def _viewed(run: Run) -> Iterator[RunView]:
                 report = replace(answer.report, run_dir=run.paths.root)
                 state = RunState.ENDED if answer.ended else RunState.RUNNING
         yield view_from_files(run, report, state)
-    except (ValueError, OverflowError, OSError) as error:  # A time is too early or too late.
+    except (ValueError, OverflowError, OSError) as error:  # Such as a time that is too late.
         raise LaunchError(f"the files in {run.paths.root!r} are damaged: {error}") from error
 
 
@@ -171,7 +172,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _told(view: RunView) -> str:
-    """Return when the run began and ended, its tasks, what happened, the first failure, and the verdict."""
+    """Return the text of the report: times, tasks, attempts, messages, the first failure and the verdict."""
     run, report, state = view.run, view.report, view.state
     colour, now = wants_colour(os.environ, is_tty=sys.stdout.isatty()), time.time()
     took, ended_at = duration(report.ended_at - report.started_at), time_in_words(report.ended_at, now)

@@ -70,7 +70,8 @@ def run(settings: Settings) -> int:
     except OSError as error:
         problem = f"{old_run.called} was started in {origin.folder!r}: {error.strerror}"
         raise InputError([Fault("", problem)]) from error
-    # Whoever reads the command line of this launch finds all of it, such as the queue of a cluster.
+    # With --detach the queue of a cluster starts the launcher with the words in sys.argv. So they must be the
+    # whole command line of the new run.
     sys.argv[1:] = words
     return run_command.run(words, argparse.Namespace())
 
@@ -114,6 +115,7 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def _missing_values(options: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault for each option whose value is not in the folder of the run, as it may be secret."""
     for row in backends.rows():
+        # `masked` is `str` if all values of the option are stored as they are. `HIDDEN` replaces a secret.
         written = [] if row.masked is str else options.get(row.name, [])
         for text in written if isinstance(written, list) else [written]:
             name, _, value = text.rpartition("=")

@@ -67,7 +67,7 @@ def run(settings: Settings) -> int:
     attempts = {task.task: task.attempt for task in snapshot(target_run).report.tasks}
     tasks = selected(attempts, names)
     try:
-        # The events come first, so that none of those that the request causes is missed.
+        # The stream is opened before the request, so that no event that the request causes is missed.
         with EventStream(target_run) as events:
             ask(target_run, {"request": "restart", "tasks": names})
             return _wait(target_run, events, {task: attempts[task] for task in tasks}, settings[TIMEOUT])

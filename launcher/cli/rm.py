@@ -132,6 +132,7 @@ def _remove(run: Run) -> str:
         Why it cannot be removed. Empty if it is.
     """
     run_left_commands([run])  # Nobody could run a command of --on-end afterwards.
+    # Of a run with a --run-dir only the link to that folder is removed.
     stays = f"; its files stay in {run.paths.root}" if link_of(run) else ""
     try:
         left = remove_run(run)

@@ -49,14 +49,14 @@ def run(words: Sequence[str], namespace: argparse.Namespace) -> int:
     """
     line = parse_launch(words, namespace)
     submitted_file = line.settings[SUBMITTED]
-    # This process is a launcher that a cluster's queue has started: the file contains the launch.
+    # A cluster's queue starts a launcher with this option. The file contains the options of the launch.
     if submitted_file is not None:
         from launcher.launch.submit import run_submitted  # noqa: PLC0415 - for a launcher in the background
 
         return run_submitted(submitted_file)
     descriptor = line.settings[UNTIL_EOF_FD]
-    # The program that has started this process, such as the Python API, holds the other end of this pipe. The
-    # job is stopped when that program exits.
+    # A program such as the Python API gives launch the reading end of a pipe. The pipe ends when that program
+    # exits, and then the job is stopped.
     if descriptor is not None:
         stop_at_end_of_file(descriptor)
     check_current_folder()

@@ -21,7 +21,7 @@ def run_argument(default: str = "", positional: str = "?") -> Setting[str | None
     """Return the row of the table of settings for an argument that names a run.
 
     Args:
-        default: What the help says about the command without it.
+        default: What the help says about the command without this argument.
         positional: How many words the argument has: ``?`` if it may be left out, ``1`` if not.
     """
     help = f"its name, its id or the end of that, `latest`, or its folder{default}"
@@ -41,7 +41,7 @@ def runs_and_tasks() -> list[str]:
 
 
 def newest_tasks() -> list[str]:
-    """Return the names of the tasks of the newest run that is running, or else of the newest, as above."""
+    """Return the tasks of the newest run that is running, or else of the newest, for a shell to complete."""
     runs = all_runs()
     # Without any runs there is no newest one.
     return [task for run in (running(runs) or runs)[-1:] for task in tasks(run)]

@@ -31,7 +31,8 @@ from launcher.output.table import table_lines
 from launcher.runs.run import Run, RunState
 from launcher.runs.view import FoldedRow, RunView, TaskRow, named_and_folded
 
-#: Seconds between two looks at the run, and how many times as long as a look at least.
+#: The least pause between two looks at the run: in seconds, and as a multiple of the time that a look takes.
+#: So looks at a very large job take at most a fifth of the time.
 _LOOK_SECONDS = 1.0
 _PAUSE_FACTOR = 4.0
 _HEADERS = (
@@ -67,7 +68,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 
 
 class _SignalledError(Exception):
-    """A signal ends the view, or Ctrl-Z interrupts it. Its argument is the number."""
+    """A signal ends the view, or Ctrl-Z interrupts it. The argument is the number of the signal."""
 
 
 def watch_on_terminal(run: Run) -> int | None:
@@ -79,7 +80,7 @@ def watch_on_terminal(run: Run) -> int | None:
     Raises:
         LaunchError: Its launcher died.
     """
-    gc.enable()  # The command goes on for long.
+    gc.enable()  # `launcher.__main__` has disabled it for short commands.
     screen = _Screen(run)
     while True:
         try:
@@ -89,13 +90,13 @@ def watch_on_terminal(run: Run) -> int | None:
         except _SignalledError as error:
             if error.args[0] != signal.SIGTSTP:
                 return 128 + int(error.args[0])
-        # It stops this process, until the user continues it.
+        # The signal of Ctrl-Z stops this process until the user continues it. Then the view is drawn again.
         signal.raise_signal(signal.SIGTSTP)
 
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Return a context in which the first signal raises an error. Another one does not interrupt its end."""
+    """Return a context in which the first signal raises an error. Later ones do not interrupt the end."""
     kept = {number: signal.getsignal(number) for number in _SIGNALS}
     # A caller that ignores a signal, as nohup does, wants it ignored.
     handled = [number for number in _SIGNALS if kept[number] is not signal.SIG_IGN]
@@ -138,7 +139,7 @@ class _Screen:
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
-        """Draw on the other screen of the terminal, where keys come one by one, until the context ends."""
+        """Return a context with the second screen of the terminal, in which keys are read without Enter."""
         cooked = termios.tcgetattr(0)
         try:
             tty.setcbreak(0, termios.TCSANOW)
@@ -185,7 +186,8 @@ class _Screen:
     def _press(self, key: str, view: RunView) -> bool:
         """Handle a key, and return whether the user leaves the view.
 
-        ``q`` leaves it, ``s`` sorts by the next column, and the keys of `_QUESTIONS` ask something.
+        ``q`` leaves it, ``s`` sorts by the next column, and the keys of `_QUESTIONS` ask something. Any key
+        closes a log or the output of a command.
         """
         self._status = ""
         if self._asked:

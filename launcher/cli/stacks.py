@@ -1,6 +1,6 @@
 """``launch stacks``: show where the tasks of a run are, by their Python stacks, while they go on.
 
-The launcher of the run lets the hosts take the stacks. The command asks it by its control socket.
+The command asks the launcher of the run by its control socket. The launcher lets the hosts take the stacks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(settings: Settings) -> int:
     options = ["--json"] if settings[JSON] else []
     if (code := relayed(target_run, "stacks", *options, target_run.paths.root, *names)) is not None:
         return code
-    selected(tasks(target_run), names)
+    selected(tasks(target_run), names)  # It raises if a name matches no task.
     if target_run.state is RunState.ENDED:
         raise LaunchError(f"{target_run.called} has ended")
     groups = stacks_of(target_run, names)

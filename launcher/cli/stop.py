@@ -1,8 +1,8 @@
 """``launch stop``: stop a run, or some of its tasks, from another terminal.
 
-The launcher of the run stops its tasks and then exits. The command asks it by a file in the folder of the run
-and a SIGTERM. It kills processes itself only if the launcher has died. Single tasks are stopped by a request
-to the control socket, and the launcher goes on.
+The launcher of the run stops the tasks and then exits. The command asks the launcher by a file in the folder
+of the run and a SIGTERM. The command kills processes itself only if the launcher has died. Single tasks are
+stopped by a request to the control socket, and the launcher goes on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Exit code: 0 the run or the tasks have ended, now or before; 124 not within
 --timeout; 2 there is no such run or task; 125 it cannot be stopped from here."""
 
 #: Seconds between the two SIGTERM of ``--now``. Two of them mean "at once" to a launcher even if its folder
-#: cannot be written. The pause is needed because the kernel merges equal signals that are pending.
+#: cannot be written. A launcher counts two SIGTERM within a second as one (`launcher.stop_requests`).
 _SIGTERM_PAUSE_SECONDS = 1.2
 #: Seconds between two checks whether the launcher has handled a signal, or has ended.
 _POLL_SECONDS = 0.05
@@ -101,11 +101,11 @@ def run(settings: Settings) -> int:
         return 0
     # If the launcher runs at a cluster, its machine runs this command, too (`relayed`).
     if shares_files(target_run):
-        # The report appears here, so its end is awaited here. The command there only has to send its signals.
+        # The report appears here, so this process waits for it. The command there only has to send signals.
         seconds_there, seconds_here = _RELAYED_SECONDS, settings[TIMEOUT]
     else:
-        # Its end is awaited there. Afterwards the report only has to be fetched. If the command failed there,
-        # the agents of a killed launcher may need this time to stop the tasks.
+        # The command there waits for the end of the run, so here the report only has to be fetched. If the
+        # command there failed, the agents of a killed launcher may need this time to stop the tasks.
         seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
     words = [*(["--now"] if settings[NOW] else []), "--timeout", f"{seconds_there:g}", target_run.paths.root]
     code = relayed(target_run, "stop", *words, quiet=True)
@@ -158,7 +158,7 @@ def _stop_tasks(run: Run, settings: Settings) -> int:
 
 
 def _unfinished(state: RunSnapshot, tasks: Collection[TaskId]) -> list[TaskId]:
-    """Return those of these tasks that have not ended, or are to start again."""
+    """Return the tasks among these that have not ended, or are to start again."""
     over = {task.task for task in state.report.tasks if task.state.is_over} - {*state.restarting}
     return [task for task in tasks if task not in over]
 
@@ -208,7 +208,7 @@ def _await_report(run: Run, code: int, settings: Settings, seconds: float) -> in
     """
     waiting, follower = Waiting(), RunFollower(run)
     while run.state is not RunState.ENDED:
-        # If the other command failed, the launcher may be about to exit anyway. Its agents get time for that.
+        # If the command there failed, the launcher may have died. Its agents get time to stop the tasks.
         if code not in (0, TIMED_OUT_EXIT_CODE) and waiting.seconds >= _AGENTS_TIMEOUT_SECONDS:
             raise LaunchError(f"the launcher of {run.called} could not be asked to stop ({code})")
         if waiting.seconds >= seconds:
@@ -263,7 +263,7 @@ def _stop(run: Run, pidfd: int, settings: Settings) -> int:
     # The file tells the launcher that the user stops the run, and whether at once. On a full disk it cannot
     # be written. Then the second SIGTERM asks for the same.
     with suppress(OSError):
-        # A task may have put a pipe there, which would block.
+        # A task may have put a named pipe there, and without O_NONBLOCK this process would wait for a reader.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(run.paths.stop_asked, flags, 0o600)
         with open(fd, "wb") as file:

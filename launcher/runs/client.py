@@ -57,7 +57,7 @@ def snapshot(run: Run, *, measure: bool = False) -> RunSnapshot:
     # A launcher that has just started has no socket yet, and one that has just exited perhaps no report.
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT_SECONDS
     while True:
-        # It is determined before the launcher is asked, so that it is asked once more after the deadline.
+        # The clock is read first, so that the launcher is asked once more after the deadline.
         is_late = time.monotonic() > deadline
         try:
             if report := run.report():
@@ -144,7 +144,7 @@ class EventStream:
         if not select.select([self._peer], [], [], seconds)[0]:
             return []
         packet = b""
-        with suppress(ConnectionError):  # The launcher was killed.
+        with suppress(ConnectionError):  # The launcher may have been killed.
             packet = self._peer.recv(PACKET_BYTES)
         self.has_ended = not packet
         # The last part is empty, or the start of a line whose end has not arrived yet.

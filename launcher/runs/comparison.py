@@ -19,6 +19,7 @@ from launcher.runs.samples import steps_per_second
 from launcher.runs.view import RunView
 
 COMPARISON_HEADERS = ("", "first", "second", "change")
+#: A program may print any number of metrics, and a cluster may have thousands of hosts.
 _MAX_METRICS = 50
 _MAX_HOSTS = 20
 
@@ -85,7 +86,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 def _measured(view: RunView) -> dict[str, Compared]:
     """Return how a run ended, and its numbers by name: times, metrics, speed and memory.
 
-    The last value of a metric is the median of all tasks, and the best one is that of any.
+    A metric has two numbers: the median of the last values of all tasks, and the best value of any task.
     """
     report, series = view.report, view.samples
     found = {

@@ -3,9 +3,9 @@
 `launcher.launch.event_command` runs that of ``--on-event`` in the same way, while the job runs.
 
 The launcher finds its program before anything is started, stores the command in the folder of the run, and
-runs it at the end. If the launcher was killed, a later command of launch does. Whoever runs the command first
-removes its file, and only one process can do that, so the command never runs twice. Its arguments may be
-secret: no message shows them, but its own output, which the user sees, may do so.
+runs it at the end. If the launcher was killed, a later command of launch runs it. Whoever runs the command
+first removes its file, and only one process can do that, so the command never runs twice. Its arguments may
+be secret: no message shows them, but its own output, which the user sees, may do so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LIMIT_SECONDS = 30.0
 _KILL_SECONDS = 1.0
 #: The pause between two looks at the command.
 _POLL_SECONDS = 0.02
-#: The largest size of the file with the command. That of a file of the user, from which it may come, is less.
+#: The largest size of the file with the command. A job file, which may contain the command, must be smaller.
 _MAX_FILE_BYTES = 8 << 20
 #: How many bytes at the end of its output are shown.
 _MAX_OUTPUT_BYTES = 4 * 1024
@@ -60,7 +60,7 @@ class UserCommand(Record):
 
     #: The path of its program, and the arguments.
     words: tuple[str, ...]
-    #: The folder in which it runs: that of the ``launch``.
+    #: The folder in which it runs: the current folder of ``launch``.
     folder: str
 
     @property
@@ -131,8 +131,8 @@ def claim(paths: RunPaths) -> UserCommand | None:
 def run_at_end(command: UserCommand, paths: RunPaths, is_interrupted: Callable[[], bool]) -> None:
     """Run the command of a run for its launcher, unless another process has done it.
 
-    Who owns its file, and with which permissions, does not matter: the launcher knows the command, and some
-    file systems show others.
+    Unlike for `claim`, the owner and the permissions of its file do not matter: the launcher knows the
+    command, and some file systems show another owner or other permissions.
 
     Args:
         command: The command.
@@ -149,7 +149,7 @@ def run_at_end(command: UserCommand, paths: RunPaths, is_interrupted: Callable[[
         if run.batch or not isinstance(error, FileNotFoundError):
             say(f"the command of --on-end does not run: cannot remove {paths.on_end!r}: {error.strerror}")
             return
-    # There is no report if the disk is full.
+    # Without a report, for example because the disk is full, the job counts as failed.
     print_late(run_command(ON_END.flag, command, run, status_of(run.report(), "failed"), is_interrupted))
 
 
@@ -159,7 +159,7 @@ def run_of(paths: RunPaths) -> Run:
 
 
 def print_late(lines: Iterable[str]) -> None:
-    """Print messages when the job has ended, which it has even if nobody can read them: `say` would wait."""
+    """Print messages after the end of the job. Unlike `say`, do not wait for a reader that has stopped."""
     text = "".join(f"{message_prefix()}{escape_controls(line)}\n" for line in lines)
     writer = Writer()
     writer.write(_STDERR, text.encode("utf-8", "backslashreplace"), is_urgent=True)
@@ -167,9 +167,9 @@ def print_late(lines: Iterable[str]) -> None:
 
 
 def run_left_commands(runs: Iterable[Run], without_report: EndStatus = "lost") -> None:
-    """Run the commands of runs whose launchers will not do it. The user is told so.
+    """Run the commands of ``--on-end`` that launchers have left because they died, and tell the user.
 
-    What is left after the time for one command stays for the next ``launch``.
+    If this takes longer than one command may take, the other commands stay for the next ``launch``.
 
     Args:
         runs: The runs. Those without a command are ignored.
@@ -189,7 +189,7 @@ def status_of(report: Mapping[str, Any], without_report: EndStatus) -> EndStatus
 
     Args:
         report: The content of its report. Empty if there is none.
-        without_report: The answer if there is none.
+        without_report: The answer without a report.
     """
     code, failure = exit_code_of(report), report.get("failure")
     if not code:
@@ -211,10 +211,10 @@ def run_command(
     When its time is over, or the user interrupts it, the group is killed.
 
     Args:
-        option: The option that contains it.
+        option: The option that contains the command.
         command: The command.
         run: The run, of which variables tell the command.
-        status: How it has ended, or that it runs.
+        status: How the run has ended, or that it still runs.
         is_interrupted: Returns whether the user no longer wants to wait.
         more: More variables for the command.
 
@@ -228,7 +228,7 @@ def run_command(
         "LAUNCH_REPORT": run.paths.report,
     }
     try:
-        # It gets no terminal, so it cannot wait for an answer there.
+        # The command gets no terminal, so it cannot wait for an answer of the user.
         process = subprocess.Popen(
             command.words,
             cwd=command.folder,
@@ -261,7 +261,8 @@ def _wait(process: subprocess.Popen[bytes], is_interrupted: Callable[[], bool]) 
                 elif time.monotonic() >= deadline:
                     failure = f"it, or what it started, did not end within {LIMIT_SECONDS:g}s: killed"
         finally:
-            # It is not reaped yet, so the group is still its own. What belongs to another user may stay.
+            # The process is not reaped yet, so no other group can have its number. Processes of another user
+            # in the group may stay.
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):

@@ -29,7 +29,7 @@ from launcher.runs.run import AGENTS_FIELD, BatchJob, Origin, Run, RunState, loa
 MAX_KEPT_RUNS = 200
 #: A launch removes old runs only when there are this many too many, so that few launches spend time on it.
 _PRUNE_SLACK = 20
-#: The largest number of runs that one launch removes.
+#: The largest number of runs that one launch removes, so that no launch spends long on it.
 MAX_REMOVED = 20
 #: The largest depth of a ``--run-dir``, because Python makes its parent folders by recursion.
 _MAX_DEPTH = 200
@@ -113,7 +113,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> None:
         # The report of the launcher before this one gets another name. The first launcher finds none.
         with contextlib.suppress(FileNotFoundError):
             os.replace(run.paths.report, run.paths.earlier)
-        with contextlib.suppress(FileNotFoundError):  # It asked the launcher before this one to stop.
+        with contextlib.suppress(FileNotFoundError):  # This file has asked the launcher before to stop.
             os.unlink(run.paths.stop_asked)
         _write_record(run.paths, run.name, agents, batch, run.origin)
     except OSError as error:
@@ -354,7 +354,7 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
 
 
 def _kill_leftovers_of(run: Run, seconds: float | None) -> Swept:
-    """Kill what one run has left on this machine. Its agents have time to do it themselves first.
+    """Kill what one run has left on this machine. Its agents first have time to stop their tasks.
 
     - With no limit for agents, nothing is killed while one of them runs, and the user is told so.
     - Otherwise all processes of the run are killed when the agents have exited or their time is over.
@@ -398,7 +398,7 @@ def _processes(run: Run) -> list[Process]:
     """Return the processes of a run on this machine: its agents, their watchdogs, and all that they started.
 
     A process belongs to the run if it carries the tag of an agent, a number that it has inherited as a limit.
-    Other users could set that, too, so only processes of this user count, unless this user is root.
+    Other users could set that limit, too, so only processes of this user count, unless this user is root.
     """
     processes_by_agent = tagged()
     processes = [process for number in run.agents for process in processes_by_agent.get(number, [])]

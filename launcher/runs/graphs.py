@@ -17,11 +17,13 @@ from launcher.runs.samples import Sample, steps_per_second
 
 #: Of more tasks than this, only the worst and the median of each role are drawn.
 MAX_LINES = 20
+#: Of more metrics, which a program may print in any number, only the first ones are drawn.
 _MAX_METRICS = 12
 #: How many moments are drawn at most, and how many of all tasks together, as each costs time.
 _MAX_MOMENTS = 600
 _MAX_MOMENTS_OF_ALL = 30_000
-#: How far back the samples are of which a speed is made. Steps that are rarer have no speed here.
+#: How far back the samples are from which a speed is computed, in seconds and in samples. A task whose steps
+#: are rarer has no speed here.
 _SPEED_SECONDS = 90.0
 _SPEED_SAMPLES = 45
 #: Titles and units of what is drawn of each task, beside its metrics.
@@ -91,7 +93,11 @@ def _after(since: float, samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def _values(samples: Sequence[Sample]) -> Iterator[tuple[tuple[str, str], float | None]]:
-    """Yield the title, the unit and the value of all that is drawn of the last of some samples of a task."""
+    """Yield the title, the unit and the value of each quantity of a task at the moment of its last sample.
+
+    Args:
+        samples: The last samples of the task. Its speed needs more than one.
+    """
     last = samples[-1]
     yield _SPEED, steps_per_second(samples)
     for name, value in last.metrics.items():

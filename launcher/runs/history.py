@@ -98,7 +98,7 @@ class HistoryReader:
             return False
         try:
             with open_regular(self._paths.events) as file:
-                if os.fstat(file.fileno()).st_size < self._offset:  # It is another file.
+                if os.fstat(file.fileno()).st_size < self._offset:  # The file was replaced.
                     self._clear()
                 file.seek(self._offset)
                 data = file.read(_MAX_READ_BYTES)
@@ -176,9 +176,9 @@ class HistoryReader:
             fields["ended_at"] = move["at"]
         if any(fields[name] is not None and not time_in(fields, name) for name in ("started_at", "ended_at")):
             return
-        # A wrong type shall not reach the report.
+        # This raises if a field has a wrong type, which must not reach the report. Events lack only the port.
         FieldReader(trusted=True).read(TaskReport, {**fields, "port": None})
-        if number not in attempts:
+        if number not in attempts:  # What was noticed about the attempt before does not hold for a new one.
             self._noticed.pop(task, None)
         self._attempts.setdefault(task, {})[number] = fields
         if len(attempts) > _MAX_ATTEMPTS:

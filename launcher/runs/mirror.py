@@ -25,7 +25,7 @@ _ROUND_SECONDS = 1.0
 #: How much of the end of a log is sent first, and of the end of another file.
 _LOG_BYTES = 64 * 1024
 _FILE_BYTES = 32 << 20
-#: A copy that is so many times as long begins anew with the end of the file.
+#: A copy that has become this many times as long is replaced by the end of the file.
 _MAX_GROWTH = 4
 #: All copies together may have at most this size.
 _MAX_BYTES = 1 << 30
@@ -36,11 +36,12 @@ _MAX_HEADER_BYTES = 1024
 
 
 def send_files(run: Run, stream: IO[bytes]) -> None:
-    """Write the files of a run to a stream until the run has ended, see the module.
+    """Write the files of a run, and then what is new in them, to a stream until the run has ended.
 
     Raises:
         BrokenPipeError: The reader has gone.
     """
+    # What `_send_new` has returned last for each file, by its name.
     sent = defaultdict[str, tuple[int, int, int]](lambda: (0, 0, 0))
     while True:
         # After a round that began with the run over, nothing is new any more.

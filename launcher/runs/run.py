@@ -107,12 +107,12 @@ class Run(Record):
 
     @property
     def called(self) -> str:
-        """The name that messages and lists use: that of the user, or else that of the launcher."""
+        """The name that messages and lists use: the one of ``--name``, or else the one that launch chose."""
         return self.origin.name or self.name
 
     @property
     def title(self) -> str:
-        """What it is called, and in parentheses the name of the launcher, as other runs may be called so."""
+        """What it is called, and in parentheses the name that launch chose, as others may be called so."""
         return f"{self.origin.name} ({self.name})" if self.origin.name else self.name
 
     @property
@@ -242,7 +242,7 @@ def all_runs() -> list[Run]:
 
 
 def running(runs: Sequence[Run]) -> list[Run]:
-    """Return those of some runs whose launchers are alive on this machine."""
+    """Return the runs among these whose launchers are alive on this machine."""
     return [run for run in runs if run.state is RunState.RUNNING]
 
 
@@ -261,7 +261,7 @@ def load(path: str) -> Run | None:
     if not isinstance(agents, list):
         agents = []
     origin = _record_in(Origin, record.get("origin")) or Origin()
-    texts = ("name", "note", "driver")  # Messages show them.
+    texts = ("name", "note", "driver")  # Messages show these, so control characters must be escaped.
     shown: dict[str, Any] = {name: escape_controls(getattr(origin, name)) for name in texts}
     return Run(
         escape_controls(run_name),

@@ -20,7 +20,7 @@ from launcher.common.trusted_io import open_regular
 from launcher.job import RunPaths
 from launcher.runs.run import json_of, tasks_of
 
-#: The largest size of the file, and how much larger it may be for each task above a number.
+#: The largest size of the file, and how much larger it may be for each task beyond `_TASKS_WITHIN`.
 _MAX_BYTES = 2_000_000
 _MAX_BYTES_PER_TASK = 2_000
 _TASKS_WITHIN = 16
@@ -86,7 +86,7 @@ class SampleReader:
             if identity != self._file or status.st_size < self._offset:
                 tasks = tasks_of(json_of(self._paths.plan) or {})
                 self._file, self._bytes_left, self.series = identity, max_bytes_of(len(tasks)), {}
-                # The first line may begin before, and is then wrong.
+                # The first line may begin before this offset. Its rest is then wrong, and so it is left out.
                 self._offset = max(0, status.st_size - (self._max_bytes or self._bytes_left))
             file.seek(self._offset)
             complete, newline, _ = file.read(self._bytes_left).rpartition(b"\n")
@@ -153,7 +153,7 @@ def _number(fields: Any, name: str, low: float = -1e300, high: float = 1e300) ->
 def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) -> float | None:
     """Return how many steps a task does in a second, as counted lately in its last attempt.
 
-    A step that falls below the one before belongs to the next epoch, and the rest of the one before was done.
+    A step below the step before belongs to the next epoch. The rest of the epoch before was done then.
     A task that has not changed its step for longer than usual becomes slower and slower.
 
     Args:
@@ -182,7 +182,7 @@ def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) 
     steps = sum(_steps_between(before, after) for after, before in zip(changes, changes[1:], strict=False))
     newest, second, began = _time_of(changes[0]), _time_of(changes[-2]), _time_of(changes[-1])
     start = samples[-1].at - seconds
-    if len(changes) > 2 and began < start < second:  # Of these steps, a part was done before.
+    if len(changes) > 2 and began < start < second:  # The oldest steps were partly done before.
         steps -= _steps_between(changes[-1], changes[-2]) * (start - began) / (second - began)
         began = start
     took = max(newest - began, samples[-1].at - newest)

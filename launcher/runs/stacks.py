@@ -95,6 +95,7 @@ def stacks_of(run: Run, tasks: Collection[str] = ()) -> Sequence[Stacks]:
     request: Mapping[str, Any] = {"request": "stacks", "tasks": [*tasks]}
     try:
         answer = ask(run, {**request, "take": True})
+        # The launcher answers at once. "taking" names the tasks whose hosts have not answered it yet.
         while answer["taking"] and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             answer = ask(run, request)

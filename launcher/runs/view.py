@@ -144,6 +144,7 @@ class RunView(Record):
 
     def _row(self, task: TaskReport, *, restarting: bool) -> TaskRow:
         """Return the row of a task. What it uses is only known while it has processes."""
+        # `nothing`, a sample without values, stands for what is not known.
         samples, nothing = self.samples.get(task.task, ()), Sample(0.0, task.attempt)
         last = samples[-1] if samples and samples[-1].attempt == task.attempt else nothing
         in_use = last if task.state in _ALIVE_STATES and not self.has_ended else nothing
@@ -165,7 +166,7 @@ class RunView(Record):
         )
 
     def _seconds_since(self, at: float | None) -> float | None:
-        """Return how long ago a moment was. None if it is not known."""
+        """Return how long ago a moment was. None if it is None or 0, which both mean that nobody knows it."""
         return max(0.0, self.seen_at - at) if at else None
 
 

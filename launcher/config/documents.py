@@ -43,7 +43,8 @@ _SURROGATE_PAIR = "[\ud800-\udbff][\udc00-\udfff]"
 _TOML_TABLE = r"\s*\[+([^\[\]=]+)\]+\s*(#|$)"
 #: Matches the beginning of a line of TOML with a key.
 _TOML_KEY = r"""([\w.'" \t-]+)="""
-#: The line of a longer key of TOML is not kept. ``a.b.c`` consists of three names.
+#: The line of a longer key of TOML is not kept, so that a file with huge keys takes no huge memory. ``a.b.c``
+#: consists of three names.
 _MAX_DOTTED_KEYS = 10
 #: The kind of object of Kubernetes that is a job for launch.
 TFJOB = "TFJob"

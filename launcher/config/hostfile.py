@@ -39,6 +39,7 @@ from launcher.job import Host
 
 #: The largest number of hosts in a launch.
 MAX_HOSTS = 4096
+#: The largest length of a name before its ranges are expanded.
 _MAX_ENTRY_CHARACTERS = 2000
 #: The largest length of a name in the DNS.
 _MAX_NAME_CHARACTERS = 253
@@ -580,7 +581,7 @@ class HostListBuilder:
     def hosts(self, line: int = 0) -> tuple[Host, ...]:
         """Return all hosts in the order of the input.
 
-        An input without any host is a fault, which is added unless others already tell why there is none.
+        An input without any host is a fault. It is added unless other faults already tell why there is none.
 
         Args:
             line: The line for this fault.

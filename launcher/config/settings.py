@@ -381,7 +381,7 @@ def merge(levels: Sequence[Level], rows: Sequence[Setting[Any]]) -> tuple[Settin
     exclusive_names = [(row.name, other) for row in rows for other in row.excludes]
     given: dict[str, list[Given]] = {}
     for level in levels:
-        # What this level sets replaces what weaker levels set and it excludes.
+        # A setting of this level removes the settings of weaker levels that it excludes or that exclude it.
         for name, other in exclusive_names:
             if name in level:
                 given.pop(other, None)

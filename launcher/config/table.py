@@ -37,6 +37,7 @@ _MIN_LEASE_SECONDS = 6
 
 _T = TypeVar("_T")
 _count = whole(0, MAX_TASKS)
+# A job file contains these numbers below `roles:` instead.
 _COUNTS = COMMAND_LINE | SourceKind.PROJECT_FILE
 
 

@@ -245,6 +245,7 @@ def cpus(text: str) -> float:
         count = float(text)
     except ValueError:
         count = 0.0
+    # Docker accepts no less than 0.01. No machine has 10,000 CPUs.
     if not 0.01 <= count <= 10_000:
         raise ValueError("expected a number of CPUs such as 2 or 0.5")
     return count
@@ -339,7 +340,7 @@ def target_url(text: str) -> str:
     """Read a URL that files are written to.
 
     Raises:
-        ValueError: It is none, nothing can be written there, or it contains a password.
+        ValueError: The text is no URL, nothing can be written there, or it contains a password.
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - takes 4 ms, and few launches need it
 
@@ -365,7 +366,7 @@ def target(text: str) -> str:
 def path_to_target(text: str) -> str:
     """Read ``PATH``, ``PATH:FOLDER`` or ``PATH:URL``."""
     if "://" in text:
-        from launcher.storage.urls import split_target  # noqa: PLC0415 - as above
+        from launcher.storage.urls import split_target  # noqa: PLC0415 - few launches need it
 
         _, url = split_target(text)
         if not url:

@@ -94,7 +94,7 @@ class HostCapacity:
 
 
 def selected(role: Role, hosts: Iterable[HostCapacity]) -> list[HostCapacity]:
-    """Return those hosts that the ``hosts`` and ``labels`` of a role select. Without any it may use all."""
+    """Return the hosts that the ``hosts`` and ``labels`` of a role select. Without both it may use all."""
     names, labels = frozenset(role.hosts), frozenset(role.labels)
     named = [capacity for capacity in hosts if not names or capacity.host.name in names]
     return [capacity for capacity in named if labels.issubset(capacity.host.labels)]

@@ -43,7 +43,7 @@ def place(spec: JobSpec, hosts: tuple[Host, ...]) -> Placement:
         raise PlacementError([Fault("", problem, f"write at least one{' that is not' if hosts else ''}")])
     selector_faults = {role.name: list(_unknown_selectors(role, hosts)) for role in spec.roles}
     faults = [fault for role_faults in selector_faults.values() for fault in role_faults]
-    # A role with such a fault is left out, so it has no second one. The faults of others are found, too.
+    # A role with such a fault is left out, so that it gets no second fault. Faults of other roles are found.
     roles = [role for role in _in_table_order(spec) if not selector_faults[role.name]]
     sidecars = [role for role in roles if role.sidecar]
     assignment = assign([role for role in roles if not role.sidecar], usable)

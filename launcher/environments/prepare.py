@@ -118,6 +118,7 @@ def wanted(files: Sequence[str], packages: Sequence[str], environ: Mapping[str, 
     return Requirements("\n".join(completed_lines), "-", "\n".join(options))
 
 
+#: The time limit for uv or pip, which may download gigabytes.
 _UV_TIMEOUT_SECONDS = 3600.0
 #: The Python of a host, and the platform of its wheels. They become words of command lines, so they are
 #: checked.
@@ -348,7 +349,7 @@ class Preparer:
             if status.state:
                 return status
             self._set_stage(name, status.stage)
-            if status.platform:  # It asks for versions or wheels. Other lines only say what it does.
+            if status.platform:  # The host asks for versions or wheels. Other lines only tell its stage.
                 client.send(self._answer(name, status), _SILENCE_SECONDS)
         raise TransportError(f"the program there sent {_MAX_LINES} lines")
 
@@ -369,7 +370,7 @@ class Preparer:
         if status.wheels:
             self._set_stage(name, "downloading wheels here")
             folder = self._resolver.download(status.python, status.platform)
-            # This machine itself finds the wheels where they are.
+            # If the host is this machine, it finds the wheels where they are.
             return folder if name in self._programs.local else self._send(name, folder, status.wheels)
         try:
             return self._resolver.resolve(status.python, status.platform)

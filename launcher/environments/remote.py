@@ -71,7 +71,7 @@ def send(**fields: Any) -> None:
 
 def say_alive(*_: Any) -> None:
     """Tell the launcher each second that this program runs. This is the handler of a timer's signal."""
-    # If nobody reads it, the standard input ends, too, and `read_answers` ends this program.
+    # If nobody reads the output, the standard input ends, too, and `read_answers` ends this program.
     with suppress(OSError):
         send()
 
@@ -161,13 +161,13 @@ def uv_names_indexes(folder: str) -> bool:
     Args:
         folder: The folder in which uv runs. It may contain settings of a project.
     """
-    # A file is only searched for words, because Python 3.8 cannot parse TOML. A word too many only means that
-    # the settings of pip are not passed on.
     if any(map(os.environ.get, (*INDEX_VARIABLES.values(), *OLD_INDEX_VARIABLES))):
         return True
     settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     files = [f"{settings}/uv/uv.toml", "/etc/uv/uv.toml", f"{folder}/uv.toml"]
     files.append(os.environ.get("UV_CONFIG_FILE", ""))
+    # Files are only searched for words, because Python 3.8 cannot parse TOML. If a word means something else
+    # there, the only effect is that the settings of pip are not passed on.
     if any(re.search("index|find-links", content(path)) for path in files):
         return True
     project = content(os.path.join(folder, "pyproject.toml"))
@@ -364,13 +364,14 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
     """
     tensorflow = TENSORFLOW_PATTERN.search(wanted["packages"])
     free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
+    # The sizes of an environment with TensorFlow and of one without large packages.
     needed = 2_500_000_000 if tensorflow else 50_000_000
     if free < needed:
         sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
     if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
         sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
     folder = f"{ENVIRONMENTS_FOLDER}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
-    # The first two lines are the comment of uv.
+    # The list of packages begins with two lines of comment by uv.
     installing = f"installing {plural(len(wanted['packages'].splitlines()) - 2, 'package')}"
     send(stage=installing)
     uv, python, wheels = shutil.which("uv"), f"{folder}/bin/python", f"{folder}/wheels"

@@ -16,6 +16,7 @@ from launcher.common.text import join_names
 from launcher.export.exported import ExportedJob, heading, to_yaml
 from launcher.job import PlacedTask, TaskPlan
 
+#: What a file of Docker Compose cannot do, though other forms can.
 _LEFT_OUT_NOTE = "--timeout, --restarts, --on-failure, docker: options, "
 
 

@@ -19,6 +19,7 @@ from launcher.job import OnFailure, Role, TaskPlan
 
 #: The largest total size of the files in a ConfigMap. Kubernetes allows 1 MiB, names and quotes included.
 MAX_CONFIG_MAP_BYTES = 900_000
+#: What these manifests cannot do, though other forms can.
 _LEFT_OUT_NOTE = "mounts and options of docker:, "
 #: Placeholders that equal the index of a task if the task belongs to the first role.
 _RANK_PLACEHOLDERS = ("rank", "node_rank")

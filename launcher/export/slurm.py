@@ -17,6 +17,7 @@ from launcher.common.cluster import JOB_PLACEHOLDERS, TASK_PLACEHOLDERS, TF_CONF
 from launcher.export.exported import ExportedJob, ExportedRole, fill_marks, heading
 from launcher.job import OnFailure, Role
 
+#: What this script cannot do, though other forms can.
 _LEFT_OUT_NOTE = "--restarts, shares of GPUs, "
 #: The ports of tasks lie below those that Linux uses for outgoing connections by default. Each job uses a
 #: block of them that follows from its number, so that two jobs on a node rarely want the same port.

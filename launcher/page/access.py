@@ -21,7 +21,8 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _COOKIE = "launch-page"
 _METRICS = "/metrics"
 _FORBIDDEN = "Open the address with the token that `launch` has printed"
-#: Only files of the page itself are loaded. uPlot sets styles of elements.
+#: With these headers a browser loads only files of the page itself. Elements may contain styles, because
+#: uPlot, which draws the graphs, writes them there.
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -48,7 +49,7 @@ class Access:
 
     Args:
         allowed_hosts: Further names of the server, such as that of a proxy.
-        metrics_token: The token of ``/metrics``. Empty if nobody may read them.
+        metrics_token: The token of ``/metrics``. Empty if nobody may read the metrics.
         is_shared: Whether there is a second token, which can only read.
     """
 
@@ -63,9 +64,9 @@ class Access:
         self.folder = f"/{secrets.token_urlsafe()}"
 
     def guarded(self, app: ASGIApp) -> ASGIApp:
-        """Return an app that answers each request that is not allowed, and lets another one answer the rest.
+        """Return an app that refuses requests that are not allowed, and lets the given app answer all others.
 
-        That finds the `Right` of the viewer as ``request.state.right``.
+        The given app finds what the viewer may do, a `Right`, as ``request.state.right``.
         """
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +76,7 @@ class Access:
                 await send(message)
 
             refused = self._answer(Request(scope))
+            # The given app knows only the paths below the folder.
             if scope["path"] != _METRICS:
                 scope["root_path"] = self.folder
             await (refused or app)(scope, receive, send_guarded)
@@ -82,7 +84,7 @@ class Access:
         return answer
 
     def _answer(self, request: Request) -> Response | None:
-        """Return the answer to a request, or None if the app shall answer it."""
+        """Return a refusal of a request, or the answer to one with a token. None if the app shall answer."""
         headers, path = request.headers, request.scope["path"]
         if not self._is_own_host(headers):
             return _refusal("this name of the server is not allowed: see `launch page --allow-host`")
@@ -106,9 +108,9 @@ class Access:
     def _answer_token(self, path: str, token: str) -> Response:
         """Move a token from the address into a cookie: lead to the folder of the page, and there to the page.
 
-        A browser that follows a redirect of another page would not send such a cookie (``samesite``). So
-        these are pages of their own. A cookie without a path is for the folder, also if a proxy puts others
-        before it.
+        A browser that another site has sent here would follow redirects without the cookie (``samesite``). So
+        each step is a page of its own, which loads the next one. The cookie names no path, so it is for the
+        folder of the page, also where a proxy puts other folders before that.
         """
         if self._right_of(token) is None:
             return _refusal(_FORBIDDEN)
@@ -123,7 +125,7 @@ class Access:
     def _right_of(self, token: str) -> Right | None:
         """Return what the holder of a token may do. None if it is no token of this page."""
         rights = ((self.token, Right.ACT), (self.read_token, Right.READ))
-        # Both are compared, so that the time tells nothing.
+        # Both tokens are compared in any case, so that the time of the answer tells nothing.
         found = [right for known, right in rights if _are_equal(token, known)]
         return found[0] if found else None
 

@@ -39,9 +39,10 @@ from launcher.stop_requests import TIMED_OUT_EXIT_CODE
 
 _STATIC_FOLDER = str(Path(__file__).parent / "static")
 _NO_TASK = {"error": "the run has no such task"}
-#: What a viewer may do: the commands of launch with their options. What takes longer goes on without them.
+#: The commands of launch that a viewer may run, with their options. What takes longer than the ``--timeout``
+#: goes on after the command.
 _ACTIONS = {"stop": ("--timeout", "5"), "restart": ("--timeout", "5"), "stacks": ()}
-#: How long its command may take in all, for example to reach a cluster.
+#: How long such a command may take in all, for example to reach a cluster.
 _COMMAND_SECONDS = 60.0
 
 
@@ -57,7 +58,7 @@ class PageApp:
         self._run, self.viewers = run, Viewers()
         #: What there is to see of the run. `show` sets it before the first request.
         self._view: RunView
-        # A user who clicks often does not start many commands.
+        # Two commands run at a time, so that a user who clicks often does not start many.
         self._actions = asyncio.Semaphore(2)
         routes = [
             Route("/", self._index),
@@ -169,7 +170,7 @@ def _run_command(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _number(request: Request, name: str) -> int | None:
-    """Return a number in the address of a request. None if it is missing, or is none."""
+    """Return a number in the address of a request. None if it is missing, or not a number."""
     text = request.query_params.get(name, "").partition(".")[0]
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 

@@ -27,6 +27,7 @@ class TimeAxis(Record):
 
     def percent(self, at: float) -> float:
         """Return where a moment is, from the left. What is outside is at the edge."""
+        # A run may have no length yet, and nothing can be divided by 0.
         share = (at - self.began_at) / max(1e-3, self.ended_at - self.began_at)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
@@ -92,7 +93,7 @@ def _chart(graph: Graph, axis: TimeAxis, classes: Mapping[str, str]) -> Chart:
         path, before = "", -math.inf
         for at, value in points:
             place = f"{axis.percent(at)} {round(100 * (high - value) / span, 2)}"
-            # A point alone is a dot.
+            # A line begins with a dot, so that even a single point is seen.
             path += f"M{place}h0" if at - before > longest else f"L{place}"
             before = at
         lines.append(Line(name, classes[name], path, shown(points[-1][1], graph.unit)))

@@ -64,7 +64,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "started_at": report.started_at,
         "ended_at": report.ended_at if view.has_ended else None,
         "seen_at": seen_at,
-        # The clock moves this a little at each moment.
+        # Without rounding, this would change a little, and be sent again, at each look at the run.
         "stops_at": None if view.time_left is None else round(seen_at + view.time_left),
         "restarts": report.restarts,
         "restarts_left": view.restarts_left,
@@ -72,7 +72,7 @@ def page_content(view: RunView) -> dict[str, Any]:
         "tensorboard": report.tensorboard,
         "failure": failure_report(report, view.run.paths).removeprefix("launch: "),
         "tasks": [_task_content(row, seen_at, lines.get(row.task, "")) for row in rows],
-        # The table shows these and the folded ones, until the user asks for others.
+        # The table shows these tasks and the folded ones, until the user asks for others.
         "first": [row.task for row in named],
         "folded": [_folded_content(row, seen_at) for row in folded],
         "timeline": [record_as_dict(row) for row in timeline(report)],
@@ -121,7 +121,7 @@ def _tone(view: RunView, *, has_problems: bool) -> str:
     """Return whether the run is ``good``, ``bad``, to be looked at (``warn``), or simply runs (``plain``)."""
     failure = view.report.failure
     if failure is not None:
-        # The user has stopped it.
+        # A run that the user has stopped is neither good nor bad.
         return "plain" if failure.reason is Reason.INTERRUPTED else "bad"
     if view.has_ended:
         return "good" if view.report.exit_code == 0 else "bad"
@@ -151,7 +151,7 @@ def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, A
     """Return what is known of a row, by key."""
     fields = {key: getattr(row, key, None) for key, _, _ in (*_COLUMNS, ("total", "", ""))}
     fields["state"] = row.state_text
-    # It is a moment and no duration, so that a row, which is sent at each change, stays the same while its
+    # This is a moment and no duration, so that a row, which is sent at each change, stays the same while its
     # task is silent.
     fields["printed_at"] = None if row.silent is None else round(seen_at - row.silent, 1)
     return {key: value for key, value in (fields | more).items() if value not in (None, "")}

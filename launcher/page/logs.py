@@ -18,7 +18,7 @@ from launcher.output.lines import clean_lines
 #: The largest part of a log that is shown at once.
 WINDOW_BYTES = 64 * 1024
 _MAX_LINE_CHARACTERS = 4000
-#: A search reads so much of the end of a log.
+#: How much of the end of a log a search reads.
 _SEARCH_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _MAX_FOUND = 200
@@ -43,10 +43,11 @@ def window(path: str, start: int | None) -> Mapping[str, Any]:
         first = max(0, size - WINDOW_BYTES) if start is None else min(start, size)
         file.seek(first)
         data = file.read(min(WINDOW_BYTES, size - first))
-    if start is None and first:  # It begins within a line.
+    if start is None and first:  # The part may begin within a line, which is left out.
         cut = data.find(b"\n") + 1
         first, data = first + cut, data[cut:]
     length = data.rfind(b"\n") + 1
+    # A line that is longer than a part is shown in pieces.
     if not length and len(data) == WINDOW_BYTES:
         length = len(data)
     text, rest = shown(data[:length]), shown(data[length:])
@@ -69,7 +70,7 @@ def search(path: str, words: str) -> Mapping[str, Any]:
         file.seek(start)
         # The log may grow faster than it is read.
         while file.tell() < start + _SEARCH_BYTES and (data := file.read(_CHUNK_BYTES)):
-            # It ends with a whole line, unless that is too long.
+            # What is searched ends with a whole line, unless the line is too long.
             data += file.readline(_CHUNK_BYTES)
             if sought in data.lower():
                 lines = [

@@ -38,7 +38,7 @@ _MAX_FACT_CHARACTERS = 2000
 
 
 class _Table(Record):
-    """A table."""
+    """A table of the page."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -57,7 +57,7 @@ def report_html(view: RunView, folder: str) -> str:
 
 
 def report_body(view: RunView) -> str:
-    """Return the same without its frame, for a page that contains more, such as a notebook."""
+    """Return the page of a run without its frame, for a page that contains more, such as a notebook."""
     return _environment().get_template("report_body.html").render(**_content(view, view.run.paths.root))
 
 

@@ -48,6 +48,7 @@ class Viewers:
     def publish(self, content: Content) -> None:
         """Show new content to all viewers. Any thread may call this, but only one does."""
         self._looks += 1
+        # The time of the look alone is no change.
         if any(self.content.get(key) != value for key, value in content.items() if key != "seen_at"):
             self.content = content
             self._wake()
@@ -55,7 +56,7 @@ class Viewers:
     async def refresh(self) -> None:
         """Wait until the content is that of now, at most for a short time."""
         looks, pauses = self._looks, 0
-        # With viewers, it is looked at all the time.
+        # While there are viewers, the run is looked at all the time anyway.
         while not self.count and self._looks == looks and pauses * _POLL_SECONDS < _REFRESH_SECONDS:
             self.wanted.set()
             await asyncio.sleep(_POLL_SECONDS)
@@ -94,7 +95,7 @@ class Viewers:
                     try:
                         await asyncio.wait_for(changed.wait(), _ALIVE_SECONDS)
                     except asyncio.TimeoutError:
-                        yield b":\n\n"
+                        yield b":\n\n"  # A comment in the stream, which browsers ignore.
         finally:
             self.count -= 1
 
@@ -109,7 +110,9 @@ class Viewers:
 
 
 def difference(old: Content, new: Content) -> dict[str, Any]:
-    """Return the values that have changed. Of the tasks only the changed rows, and ``gone``: the other names.
+    """Return the values that have changed, by their keys.
+
+    Of the tasks these are only the rows that have changed, and in ``gone`` the names without a row now.
 
     Args:
         old: The content that a viewer has. Empty if it has none.

@@ -40,7 +40,7 @@ def parse_time(text: str, now: float) -> float:
     days = _days(now)
     if re.fullmatch(_CLOCK, text, re.ASCII):
         text = f"{days['today']} {text}"
-        # One that is still to come was meant of yesterday.
+        # A time of day that is still to come means that of yesterday.
         if text > f"{datetime.fromtimestamp(now)}":
             text = text.replace(days["today"], days["yesterday"])
     for name, day in days.items():

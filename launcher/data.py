@@ -41,6 +41,7 @@ def tf_dataset(names: Names, *, lines: bool = False) -> Any:
         InputError: No file has such a name, or an argument is wrong.
         StorageError: A URL cannot be read. While iterating, TensorFlow raises an error with its message.
     """
+    # launch sets these variables for each task. Without them the program is no task, and reads all records.
     share = Share()
     if cluster := os.environ.get("CLUSTER_SPEC"):
         share = share_of(os.environ["JOB_NAME"], int(os.environ["TASK_INDEX"]), json.loads(cluster))

@@ -296,7 +296,7 @@ def _pairs(
         if pair.result == "ok":
             continue
         name, address = names[pair.target], _as_address(pair.address)
-        # The hosts with an interface of the address to which the name leads there.
+        # The hosts that have an interface with the address to which the source resolves the name.
         owners = [host for host in facts if address in _interface_addresses(facts[host])]
         wrong_name = ""
         if pair.result == "unknown name":
@@ -395,7 +395,7 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
     With a single host, its clock is compared with this machine's. Logs are hard to compare if clocks differ
     by seconds. If they differ by more, certificates and locks fail, too.
     """
-    usual, others = 0.0, "this machine's"  # Clocks count from that of this machine.
+    usual, others = 0.0, "this machine's"  # Of this machine, as clocks are compared with its clock.
     if len(reports) > 1:
         times = sorted([report.clock for report in reports] + [0.0])
         usual, others = times[len(times) // 2], "the others"

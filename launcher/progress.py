@@ -27,12 +27,13 @@ _MAX_METRICS = 16
 #: machine whose processors are busy.
 _MAX_CPU_SECONDS = 0.02
 _MAX_LINE_SECONDS = 0.2
-#: When a form has not been found so often, but another one, that takes its place.
+#: How often in a row another form must be found before it replaces the one that was recognized.
 _MAX_MISSES = 10
+#: When lines have more shapes, all shapes are forgotten, so that endless different lines fill no memory.
 _MAX_SHAPES = 16
 #: For how long a task is slow before the user is told.
 _SLOW_SECONDS = 20.0
-#: A task for which others wait uses more than they do by at least so much.
+#: A task for which others wait uses at least this much more than the others.
 _MIN_CORES = 0.1
 _MIN_GPU_PERCENT = 30.0
 #: A bar replaces its line after a carriage return or backspaces.
@@ -124,6 +125,7 @@ class ProgressReader:
                 match = pattern.search(line, timeout=_MAX_LINE_SECONDS, concurrent=True)
             except TimeoutError:
                 match = None
+            # A pattern that takes this long would delay what the launcher records about all tasks.
             if time.thread_time() - start > _MAX_CPU_SECONDS:
                 self.has_given_up = True
                 return None
@@ -156,9 +158,10 @@ class _Recognition:
     def __init__(self) -> None:
         #: The form that its lines have: a method of this class. None as long as none was recognized.
         self._form: Callable[[Sequence[str]], Progress | None] | None = None
-        #: How often in a row another form was found instead. After `_MAX_MISSES` that one is its form.
+        #: How often in a row another form was found instead. After `_MAX_MISSES` it replaces this one.
         self._misses = 0
-        #: The epoch of Keras, how many there are (0: it has not said), and the steps so far and in all in it.
+        #: The present epoch of Keras, the number of epochs, the last step in this epoch, and the steps of an
+        #: epoch. The last three are 0 as long as Keras has not printed them.
         self._epoch, self._epochs, self._step, self._total = 1, 0, 0, 0
         #: The step in the last line of each shape, which is a line without its numbers, and the shape that
         #: counts. Lines of a shape tell steps if the step has grown from one to another.
@@ -203,6 +206,7 @@ class _Recognition:
         if not has_epoch and step < self._step and self._epochs:
             self._epoch += 1  # The line ``Epoch 2/5`` was not seen.
         self._step = step
+        # With more epochs than announced, or earlier ones of unknown length, nobody knows how far this is.
         if self._epoch > max(1, self._epochs) or (self._epoch > 1 and not self._total):
             return None
         steps = (self._epoch - 1) * self._total + step
@@ -248,7 +252,7 @@ class _Recognition:
 
 
 def _metrics(text: str, pattern: str) -> dict[str, float]:
-    """Return the numbers with a name in a text."""
+    """Return the numbers in a text by their names, which a pattern such as `_METRIC` finds."""
     return {match[1]: float(match[2]) for match in islice(re.finditer(pattern, text), _MAX_METRICS)}
 
 
@@ -320,7 +324,7 @@ def _slow_tasks(role: Mapping[TaskId, Pace]) -> Iterator[tuple[TaskId, str]]:
     for task, rate in rates.items():
         if rate < middle / 2:
             yield task, f"{task} is slow: {rate:.3g} steps/s, and the median of its role is {middle:.3g}"
-    # The rates differ, so these tasks do not train synchronously, and none of them waits for another.
+    # If the rates differ, these tasks do not train synchronously, and none of them waits for another.
     if min(rates.values()) < middle * 0.8 or max(rates.values()) > middle * 1.25:
         return
     uses = ("cores", _MIN_CORES, {task: pace.cpu for task, pace in role.items()})

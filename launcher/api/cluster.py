@@ -43,7 +43,8 @@ _THREE_DAYS_SECONDS = 259200.0
 _FOREIGN_QUEUES = ("output", "error", "control")
 #: How long an evaluator may work on its last evaluation, and workers may run on, when the job is done.
 _DRAIN = "10m"
-#: Beside parameter servers workers may be servers themselves, which never return.
+#: The same for workers beside parameter servers. They get less time, because their functions may run servers,
+#: too, and never return.
 _WORKER_DRAIN_WITH_PS = "5s"
 
 #: The clusters that this process has started and not shut down yet. A fork of this process inherits copies of
@@ -76,7 +77,7 @@ class _ClusterTasks(FunctionJob):
         exactly_once: bool,
     ) -> None:
         """Prepare the tasks and the feeder of those that train. Nothing is started before `start`."""
-        # A task of a cluster is no slot, which only `TFParallel` has. If it is fed, it can open the feeds.
+        # Only `TFParallel` has slots, tasks that run one function after another. A "fed" task can open feeds.
         super().__init__(roles, options, job, {**work, "slot": False, "fed": bool(feeds)})
         self.feeds = feeds
         self.feeder = Feeder(

@@ -37,6 +37,7 @@ MAX_LAST_LINES = 20
 _MAX_LATE_SECONDS = 2.0
 #: The signals that stop the launcher at once, sent one after another until it has exited. The second Ctrl-C
 #: makes it kill all tasks. Within a job of Slurm a second SIGTERM would not.
+#: The launcher has 12 s to exit by itself, and then the kernel 8 s to end it.
 _KILL_SIGNALS = [signal.SIGTERM] + [signal.SIGINT] * 29 + [signal.SIGKILL] * 20
 #: The pause between two of these signals.
 _SIGNAL_PAUSE_SECONDS = 0.4

@@ -15,7 +15,7 @@ def page_of(report: Report) -> str:
     if run is None or run.name != report.job:
         return ""
     try:
-        from launcher.page.report import report_body  # noqa: PLC0415 - with jinja2, which may be missing
+        from launcher.page.report import report_body  # noqa: PLC0415 - imports jinja2, which may be missing
 
         return report_body(view_from_files(run, report, RunState.ENDED))
     except (ImportError, LaunchError, OSError, ValueError, OverflowError):

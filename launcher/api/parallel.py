@@ -202,7 +202,7 @@ class _Instances(FunctionJob):
             # A future is done when its instance has ended for good, or the job has.
             for future in wait(self._futures, return_when=FIRST_EXCEPTION).done:
                 future.result()  # raises the failure
-            self.driver.wait(60.0)  # The slots exit by themselves, and then the launcher.
+            self.driver.wait(60.0)  # The slots and the launcher exit by themselves. `close` stops late ones.
         finally:
             # This stops the slots that still run, unless `launch` does so because one of them has failed.
             self.close(ends_itself=self._ends_itself())

@@ -453,7 +453,7 @@ class Task(_Waits):
     def _lines_of_attempt(self) -> list[str]:
         """Return the lines that the last attempt has printed so far.
 
-        In the log a mark precedes each attempt but the first.
+        In the log a line of launch, the `attempt_mark`, precedes each attempt but the first.
         """
         last = self.attempt  # the log may already contain a later attempt
         printed = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]

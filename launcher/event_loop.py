@@ -217,7 +217,7 @@ class EventLoop:
             # Commands to hosts must not wait until the output of all other hosts was read.
             self._run_calls()
         for timer in self._pop_due():
-            if timer.function is not None:  # It was not cancelled, perhaps by another timer.
+            if timer.function is not None:  # Another timer may have cancelled this one.
                 timer.function()
         self._run_calls()
 

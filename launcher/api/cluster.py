@@ -473,7 +473,7 @@ class TFCluster:
             at_once: Whether its tasks are killed at once. Otherwise they are sent SIGTERM, and have the
                 seconds of ``grace`` to exit.
         """
-        # A cluster of the process that has forked this one is not there either: a fork empties the set.
+        # The set contains the open clusters of this process only, because each fork empties it.
         if self not in _open_clusters:
             return
         _open_clusters.remove(self)

@@ -294,7 +294,7 @@ class Driver:
             self.report = report_from_json(event)
         elif event["event"] == "Failed":
             error = pickle.loads(bytes.fromhex(event["error"]))
-            # Wrong input is raised as it is.
+            # Only an error about wrong input is raised as it is.
             if not isinstance(error, InputError):
                 # Parts of the text may come from a host, which must not send control characters to the
                 # terminal.

@@ -219,7 +219,7 @@ class _Instances(FunctionJob):
 
         In this case `launch` stops the job by itself, and says why.
         """
-        # No instance has failed in a way that stops the job.
+        # None means that no instance has failed in a way that stops the job.
         if self._failed is None:
             return False
         slot, _ = self._failed
@@ -272,7 +272,7 @@ class _Instances(FunctionJob):
             if attempt < last_report.slot_attempt:  # a late report of a process that has died
                 return {"number": None, "attempt": 0, "code": 0}
             if report != last_report:
-                # The slot has died while it ran this instance, and has started again.
+                # The slot may have died while it ran this instance, and have started again.
                 if attempt > last_report.slot_attempt and number is not None:
                     self._waiting.appendleft(number)
                 if report.number is not None:
@@ -281,8 +281,8 @@ class _Instances(FunctionJob):
                 self._answered[task.name] = report, number
                 if number is not None:
                     self._attempts[number] += 1
-            # Nothing waits, so the slot exits. The one whose instance has failed does so with its code, which
-            # lets `launch` stop the job and name the failure.
+            # If no instance waits, the slot exits. A slot whose instance has failed exits with its code. So
+            # `launch` stops the job and names the failure.
             if number is None:
                 code = self._failed[1] if self._failed is not None and self._failed[0] is task else 0
                 return {"number": None, "attempt": 0, "code": code}
@@ -343,7 +343,7 @@ class _Instances(FunctionJob):
             code, signal = (returncode, None) if returncode > 0 else (None, -returncode)
             name = f"instance {number} ({task.name}, with {_shown(self._arguments[number])})"
             text, lines = f"{name} {ending_text(code, signal)}", self.last_lines(task.name)
-            # It has no traceback yet. `with_outcome` adds that of an exception.
+            # The traceback is empty here. `with_outcome` adds the traceback of an exception.
             error = TaskFailed(text, task.name, task.host, code, signal, "", lines, self.run_dir)
             return with_outcome(error, name, message)
         try:

@@ -392,7 +392,7 @@ class FunctionJob:
         elif peer.task in self.handles:
             start_function(self._serve_task, peer, name=f"launch-{peer.task}")
         else:
-            # It has the key, but is no task that runs the function.
+            # The other end has the key, but is no task that runs the function.
             peer.sock.close()
 
     def _serve_task(self, peer: FeedPeer) -> None:
@@ -471,7 +471,7 @@ class FunctionJob:
             handle: The task.
             event: The event ``TaskMoved`` about the task.
         """
-        # A new attempt begins. What is noted about the process of the last one no longer holds.
+        # When a new attempt begins, what is noted about the process of the last one no longer holds.
         if event["attempt"] > handle.attempt:
             handle.attempt, handle.pid, handle.ending = event["attempt"], None, ""
             handle.dismissed = False

@@ -180,8 +180,8 @@ def follow(
         names: The names of tasks and roles whose logs are shown. Without any, all logs are shown.
         selection: Which part of each log is shown.
         messages: The messages of a launcher in the background. They are written after the output that came
-            before them, and those from before the start of tasks come first. With them each line starts with
-            the name of its task, even if there is only one. With None no messages are shown.
+            before them, and messages from before the start of tasks come first. With messages each line
+            starts with the name of its task, even if there is only one. With None no messages are shown.
 
     Yields:
         Nothing, but after each check of the logs, so that the caller can handle signals.

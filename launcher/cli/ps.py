@@ -389,7 +389,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     """Return in words how a run ended, from the content of its report."""
     try:
         return ending(report_from_json({**report, "tasks": []}))  # Reading many tasks would take long.
-    except (ProtocolError, ValueError):  # It is damaged, or of another version of launch.
+    except (ProtocolError, ValueError):  # The report is damaged, or of another version.
         return "ended, with a report that cannot be read"
 
 

@@ -135,8 +135,8 @@ def _compare(first: Run, second: Run, *, as_json: bool) -> None:
 def _viewed(run: Run) -> Iterator[RunView]:
     """Open a context with what there is to see of a run, in which its files can be read.
 
-    If they are not on this machine, the context has a copy of them. A launcher that runs is asked. If it does
-    not answer, the events tell.
+    If the files are not on this machine, the context has a copy of them. A launcher that runs is asked for
+    the state of the run. If it does not answer, the events tell the state.
     """
     try:
         if not shares_files(run):
@@ -160,7 +160,7 @@ def _write(path: str, text: str) -> None:
     """Write a file for the user.
 
     Raises:
-        LaunchError: It cannot be written.
+        LaunchError: The file cannot be written.
     """
     try:
         write_for_user(path, text)

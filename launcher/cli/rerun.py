@@ -98,7 +98,7 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
     Args:
         recorded: The texts of the options in the folder of the run, by the names of the settings.
-        given: Those that the user has typed now.
+        given: The texts of the options that the user has typed now, in the same form.
     """
     replaced = {*given, RUN_DIR.name}
     for row in backends.rows():

@@ -245,7 +245,7 @@ class _Screen:
         piece = os.read(self._command.stdout.fileno(), _READ_BYTES)
         self._printed = (self._printed + piece)[:_MAX_OUTPUT_BYTES]
         if not piece:
-            with self._command:  # It waits for the end, and closes the pipe.
+            with self._command:  # Leaving it waits for the end, and closes the pipe.
                 self._command, self._status = None, ""
 
     # ------------------------------------------------------------------ what is drawn

@@ -363,7 +363,7 @@ class _JobFileReader:
         """Add a note about a role whose name seems to be a misspelling of one of TensorFlow's roles."""
         lower = name.lower()
         meant = "" if name in TENSORFLOW_ROLES else closest_match(lower, TENSORFLOW_ROLES)
-        # A longer name that contains the other, such as "worker-cpu", is meant so.
+        # A longer name that contains the other, such as "worker-cpu", is no misspelling.
         if meant and (lower in (meant, f"{meant}s") or meant not in lower):
             problem = f'role {quoted(name)}: did you mean "{meant}"?'
             why = "TensorFlow does not know it: it is not in TF_CONFIG's cluster"

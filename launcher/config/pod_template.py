@@ -186,7 +186,8 @@ class _ContainerReader:
         for other in containers:
             if other is main:
                 continue
-            # Kubernetes stops an init container that always restarts when the container of the task exits.
+            # An init container that always restarts is a sidecar: Kubernetes stops it when the container of
+            # the task exits.
             if self._in_pods and isinstance(other.value, dict):
                 written = spec.get("initContainers", ConfigNode([]))
                 items = written.value if isinstance(written.value, list) else [written]

@@ -76,8 +76,8 @@ class Setting(Generic[T_co]):
         masked: Returns what messages and the files of a run may contain of a text, because the rest may be
             secret.
         path: Makes a path in a file absolute. It is called with the path and the folder of the file.
-        join: Makes one value of those of two levels, the weaker one first. With None the value of the
-            stronger level counts.
+        join: Makes one value of the values of two levels, of which the weaker one is passed first. With None
+            the value of the stronger level counts.
         excludes: The names of settings of weaker levels that do not count where a level sets this one.
         needs: What the option needs to have an effect.
         positional: For an argument without a name the number of its words, as argparse writes it: ``1``,

@@ -62,7 +62,7 @@ def _progress(text: str) -> str:
     """Read the pattern of ``--progress``.
 
     Raises:
-        ValueError: It is wrong, or has no group ``step``.
+        ValueError: The text is no regular expression, or has no group ``step``.
     """
     import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it
 

@@ -321,7 +321,7 @@ def choose(python: str) -> Tuple[str, Dict[str, str]]:
     faults: Dict[str, str] = {}
     for path in filter(None, map(shutil.which, names)):
         failed, version = run([path, "-I", "-c", code])
-        if failed:  # It has no venv, or no ensurepip where that is needed.
+        if failed:  # This Python has no venv, or no ensurepip where that is needed.
             continue
         stage = f"finding versions for Python {version}"
         answer = ask(stage=stage, python=version, platform=this_platform)

@@ -69,7 +69,7 @@ class ExportedJob(Record):
     def roles(self) -> list[ExportedRole]:
         """Return the roles of the job in the order of ranks, each with its tasks.
 
-        The rank of a task is its number among all tasks of the job. Those of a role follow one another.
+        The rank of a task is its number among all tasks of the job. The ranks of a role follow one another.
         """
         role_by_name = {role.name: role for role in self.spec.roles}
         tasks_by_role: dict[str, list[TaskPlan]] = {}
@@ -111,7 +111,7 @@ class ExportedJob(Record):
     def _with_variables(self, task: TaskPlan) -> TaskPlan:
         """Return a task with the variables that launch sets by default.
 
-        Those that are copied from the environment of launch are left out, because they may be secret.
+        Variables that are copied from the environment of launch are left out, because they may be secret.
         """
         env = {name: value for name, value in task.env.items() if name not in self.copied_env}
         return replace(task, env={**dict(_DEFAULT_VARIABLES), **env})
@@ -228,7 +228,7 @@ def heading(job: ExportedJob, form: str, left_out: str, usage: Iterable[str]) ->
     lines.append(f"Not in this file: {left_out}{', '.join(_LAUNCHER_ONLY)}.")
     comments = []
     for line in lines:
-        is_command = line.startswith(" ")  # It stays indented.
+        is_command = line.startswith(" ")  # A command stays indented.
         comments += textwrap.wrap(escape_controls(line), _COMMENT_WIDTH, drop_whitespace=not is_command)
     return "".join(f"# {comment}\n" for comment in comments)
 

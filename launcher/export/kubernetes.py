@@ -190,7 +190,7 @@ def _pod(
     # Kubernetes replaces $(TASK_INDEX) in arguments and variables when it starts the container.
     host = host_name(job.name, role.name, "$(TASK_INDEX)")
     references = {"task_index": "$(TASK_INDEX)", "task_host": host, "task_address": f"{host}:{TASK_PORT}"}
-    # The ranks of the first role are its indexes.
+    # In the first role the rank of a task equals its index.
     if role.name == job.plan.tasks[0].task.role:
         references.update(dict.fromkeys(_RANK_PLACEHOLDERS, "$(TASK_INDEX)"))
 

@@ -33,7 +33,7 @@ class TimeAxis(Record):
 
     @property
     def ticks(self) -> Mapping[int, str]:
-        """By the place of each tick, its text. One at the end would not fit."""
+        """The text of each tick by its place in percent. A tick at the end would not fit."""
         seconds = self.ended_at - self.began_at
         return {percent: duration(seconds * percent / 100) for percent in (0, 25, 50, 75)}
 
@@ -54,7 +54,7 @@ class Chart(Record):
     """A graph as shapes."""
 
     title: str
-    #: By the place of each tick from the bottom, its text.
+    #: The text of each tick by its place from the bottom, in percent.
     ticks: Mapping[int, str]
     #: What matters comes first.
     lines: Sequence[Line]

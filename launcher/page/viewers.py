@@ -19,7 +19,7 @@ _NOTHING: Content = {}
 MAX_VIEWERS = 100
 #: The pause after which something is sent even without a change, so that lost connections are noticed.
 _ALIVE_SECONDS = 15.0
-#: How long a request waits for the content of now, and how often it looks for it.
+#: How long a request waits until the run was looked at again, and the pause between two checks of that.
 _REFRESH_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
@@ -54,7 +54,7 @@ class Viewers:
             self._wake()
 
     async def refresh(self) -> None:
-        """Wait until the content is that of now, at most for a short time."""
+        """Wait until the run was looked at again, so that the content is new, but only for a short time."""
         looks, pauses = self._looks, 0
         # While there are viewers, the run is looked at all the time anyway.
         while not self.count and self._looks == looks and pauses * _POLL_SECONDS < _REFRESH_SECONDS:

@@ -273,7 +273,7 @@ def prune(folder: str, names: Sequence[str], keep: int) -> None:
                 continue
             if os.path.islink(path):
                 os.unlink(path)
-            elif load(path) is None:  # It has no run: ``launch rm`` may have left files of the user there.
+            elif load(path) is None:  # It contains no run, but ``launch rm`` may have left files of the user.
                 os.rmdir(path)
             else:
                 _remove(path)

@@ -163,8 +163,8 @@ def steps_per_second(samples: Sequence[Sample], seconds: float = _RATE_SECONDS) 
     Returns:
         None if it has printed fewer than two steps.
     """
-    # The first sample of each step, the newest first. The last of them is the first one of the minute, or
-    # the one before, if the task changes its step less often.
+    # The first sample of each step, the newest first. The last item is the first one of the minute, or one
+    # before the minute if the task changes its step less often.
     changes: list[Sample] = []
     for sample in reversed(samples):
         if sample.attempt != samples[-1].attempt:

@@ -480,7 +480,7 @@ class Task(_Waits):
         """Send SIGKILL to all processes of the task, as a kernel without memory does.
 
         The host of the task stays up, also if it is a container. The launcher notices the failure at once, as
-        that of any task.
+        it does if any task fails.
 
         Raises:
             ClusterError: The task has ended.

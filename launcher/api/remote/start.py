@@ -50,6 +50,7 @@ def main(python: tuple[int, int], importer: type) -> None:
     addresses, relay = json.loads(environ.pop("LAUNCH_FEED")), environ.pop("LAUNCH_RELAY", "")
     connector = DriverRoutes(addresses, relay, bytes.fromhex(environ.pop("LAUNCH_FEED_KEY")), hello)
     try:
+        # A "member" connection carries modules, work and messages, and no rows.
         sock = connector.connect("member")
         modules = read_exactly(sock, int(read_exactly(sock, SIZE_DIGITS)))
     except OSError as error:

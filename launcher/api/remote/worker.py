@@ -279,7 +279,7 @@ def _instance(work: Message, order: Message) -> Message:
         if pid == 0:  # This is the fork, which `_leave` ends.
             output, instances = os.environ.get("OUTPUT_DIR", ""), work["instances"]
             os.environ["LAUNCH_ATTEMPT"] = str(attempt)
-            # The folder for results is that of the slot. Each instance has a folder of its own in it.
+            # The folder for results, if there is one, is that of the slot. In it each instance has a folder.
             if output:
                 output = os.path.join(output, str(number))
                 os.makedirs(output, exist_ok=True)

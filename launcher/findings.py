@@ -107,12 +107,10 @@ class TaskPython(Record):
 class UrlResult(Record):
     """Whether the Python of tasks can reach a URL."""
 
-    #: ``ok``, ``missing`` if a package is missing, ``failed``, or ``slow``.
-    state: str
-    #: The error, which names the URL, or what to install.
-    why: str
     #: The URL without secrets.
-    url: str = ""
+    url: str
+    #: The error, which begins with the URL, or an empty text.
+    error: str
 
 
 class HostInspection(Record):
@@ -410,19 +408,16 @@ def _clocks(reports: Sequence[HostCheck]) -> Iterator[Finding]:
 
 def _urls(report: HostCheck) -> Iterator[Finding]:
     """Yield a problem for each URL that the Python of tasks cannot reach."""
-    for result in report.urls:
-        seen, advice = sanitize_host_text(result.why), ""
-        if result.state == "slow":
-            seen = f"{result.url}: no answer in time"
-        elif result.state == "missing":
-            # Such as "s3fs is not installed: pip install 'tf-launcher[s3]'".
-            missing, _, command = seen.partition(": ")
-            seen = f"{result.url}: {missing} for {report.facts.task_python.path}"
-            package = command.removeprefix("pip install ")
+    for error in (result.error for result in report.urls if result.error):
+        # If a package is missing, this is "s3://x/y: s3fs is not installed: pip install 'tf-launcher[s3]'".
+        seen, _, package = sanitize_host_text(error).partition(": pip install ")
+        advice = ""
+        if package:
+            seen += f" for {report.facts.task_python.path}"
             prepare = f"launch prepare --name NAME tensorflow {package}"
-            advice = f"{command}; on all hosts: {prepare}; in a Dockerfile: RUN {command}"
-        if result.state != "ok":
-            yield Finding(PROBLEM, "url", (report.host.name,), seen=seen, advice=advice)
+            install = f"pip install {package}"
+            advice = f"{install}; on all hosts: {prepare}; in a Dockerfile: RUN {install}"
+        yield Finding(PROBLEM, "url", (report.host.name,), seen=seen, advice=advice)
 
 
 def _resources(report: HostCheck) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ must leave nothing behind on the host.
 ``clock``    ``at``, the clock of this host in seconds since the epoch
 ``look``     ``facts``, see `_facts`, and ``port`` and ``why``, see `_listen`
 ``connect``  ``pairs``, which contains the result of `_reach` for each of the request's ``peers``
-``urls``     ``state``, ``output`` and ``results``, see `_reach_urls`
+``urls``     ``urls``, see `_reach_urls`
 ===========  ================================================================================================
 """
 
@@ -37,6 +37,7 @@ from launcher.agent.processes import lines_of
 from launcher.common.cluster import TaskId
 from launcher.common.errors import ProgramError
 from launcher.common.record import as_dict
+from launcher.common.text import last_line
 
 Json = Dict[str, Any]
 
@@ -311,15 +312,17 @@ def _reach_urls(request: Mapping[str, Any]) -> Json:
     """Let the Python of tasks try to reach URLs.
 
     Args:
-        request: The request, see `_facts`. It also contains the text of a ``program``.
+        request: The request, see `_facts`. It also contains the text of a ``program`` that tries to reach
+            them, and the ``urls`` without secrets.
 
     Returns:
-        A mapping with these keys:
-            state, output: What `_run` returns about the Python.
-            results: What the program has printed, see `launcher.storage.reaching`, or an empty list.
+        A mapping whose ``urls`` contains, for each of them, the ``url`` and the ``error``, which is empty if
+        the URL can be reached.
     """
     _, state, output = _run_python(request, *_environment(request), request["program"])
-    return {"state": state, "output": output[-500:], "results": _printed(output)}
+    why = "no answer in time" if state == "slow" else f"the Python there has failed: {last_line(output)}"
+    failed = [{"url": url, "error": f"{url}: {why}"} for url in request["urls"]]
+    return {"urls": _printed(output) or failed}
 
 
 # ---------------------------------------------------------------------- connections

@@ -23,11 +23,11 @@ from launcher.backends.json_client import JsonClient
 from launcher.cli.connecting import allocate, allocating_groups, check_current_folder, connecting_groups
 from launcher.common.errors import TransportError
 from launcher.common.record import Record, as_dict, replace
-from launcher.common.text import byte_size, escape_controls, join_names, last_line, plural
+from launcher.common.text import byte_size, escape_controls, join_names, plural
 from launcher.config.hostfile import read_hosts
 from launcher.config.settings import Group, Setting, Settings, switch
 from launcher.config.table import CONNECT_TIMEOUT, FANOUT
-from launcher.config.values import environment, positive_duration, program_path, without_secret
+from launcher.config.values import environment, positive_duration, program_path, url
 from launcher.findings import (
     PROBLEM,
     WARNING,
@@ -43,7 +43,7 @@ from launcher.messages import say
 from launcher.output.renderers import record_as_dict
 from launcher.output.table import print_table
 from launcher.scheduler.plan import DEFAULT_PYTHON, VENV_PYTHON
-from launcher.storage.urls import is_url, shown
+from launcher.storage.urls import shown
 
 SUMMARY = "check hosts and the network between them for faults"
 
@@ -88,15 +88,6 @@ main({urls}, {seconds})
 _MAX_PEERS = 32
 
 
-def _url(text: str) -> str:
-    """Read a URL that contains no password."""
-    if not is_url(text):
-        raise ValueError("expected SCHEME://..., as in hdfs://namenode:8020/data")
-    if without_secret(text) != text:
-        raise ValueError("expected a URL without a password, which other users could read")
-    return text
-
-
 HOSTS: Setting[str | None] = Setting(
     "hosts", str, "the hosts, in place of FILE_OR_LIST", metavar="X", default=None
 )
@@ -115,8 +106,8 @@ TIMEOUT = Setting(
     "timeout", positive_duration, "for each question to a host (default: 20)", metavar="S", default=20.0
 )
 URL: Setting[tuple[str, ...]] = Setting(
-    "url", _url, "a URL that the Python of tasks is to reach; repeatable", metavar="URL", default=(),
-    repeatable=True, masked=without_secret,
+    "url", url, "a URL that the Python of tasks is to reach; repeatable", metavar="URL", default=(),
+    repeatable=True,
 )  # fmt: skip
 
 
@@ -172,12 +163,7 @@ class _HostAnswer(Record):
 class _UrlAnswer(Record):
     """The answer of a host about URLs."""
 
-    #: ``ok``, ``missing``, ``failed`` or ``slow``, of the Python of tasks.
-    state: str
-    #: The end of its output.
-    output: str
-    #: Empty if the Python has failed.
-    results: tuple[UrlResult, ...]
+    urls: tuple[UrlResult, ...]
 
 
 class _Clock(Record):
@@ -310,14 +296,8 @@ class HostChecks:
         program = f"{IMPORTER}{_URL_PROGRAM.format(modules=modules, urls=ascii(urls), seconds=seconds)}"
         seconds += _START_MARGIN_SECONDS
         request = {**request, "do": "urls", "program": program, "seconds": seconds}
-        answer = client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer)
-        results = answer.results
-        # Without a result for each URL, the Python itself has failed or was slow. Each URL gets the reason.
-        if len(results) != len(urls):
-            why = f"the Python there {answer.state}: {last_line(answer.output)}"
-            state = "slow" if answer.state == "slow" else "failed"
-            results = tuple(UrlResult(state, f"{shown(url)}: {why}") for url in urls)
-        return tuple(replace(result, url=shown(url)) for result, url in zip(results, urls, strict=True))
+        request["urls"] = [*map(shown, urls)]  # For messages.
+        return client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer).urls
 
     def _default_python(self, host_name: str) -> str:
         """Return the Python that tasks use on a host for which the user names none."""
@@ -375,9 +355,9 @@ def _print(results: CheckResults, all_findings: Sequence[Finding], urls: Sequenc
     if len({pair.source for pair in results.pairs}) > 1:
         working = sum(pair.result == "ok" for pair in results.pairs)
         print(f"{working} of {plural(len(results.pairs), 'connection')} between the hosts work")
-    for index, url in enumerate(urls):
-        reached = sum(check.urls[index].state == "ok" for check in results.checks if check.urls)
-        print(escape_controls(f"{shown(url)} is reached by {reached} of {plural(len(hosts), 'host')}"))
+    reached = [result.url for check in results.checks for result in check.urls if not result.error]
+    for name in map(shown, urls):
+        print(escape_controls(f"{name} is reached by {reached.count(name)} of {plural(len(hosts), 'host')}"))
     for finding, following in zip(all_findings, [*all_findings[1:], None], strict=False):
         names = "all hosts" if len(finding.hosts) == len(hosts) > 1 else join_names(finding.hosts)
         print(escape_controls(f"{finding.severity}: {names}: {finding.seen}"))

@@ -7,6 +7,7 @@ so it must use nothing but Python 3.8 and the standard library.
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import time
 from typing import Iterable, Mapping, Optional, Sequence
@@ -17,6 +18,8 @@ KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 _MAX_HOST_TEXT = 2000
 #: Which part of its letters a misspelling must share with the name, as `difflib` computes it.
 _MIN_SIMILARITY = 0.75
+#: The user and the password in a URL, if it has a password. That may contain anything, but a port is none.
+PASSWORD_PATTERN = re.compile(r"(?<=://)[^/\s:@,\[]*:(?!\d+(?:[/?,\s]|$)).*(?=@)")
 #: The message where no thread or process can be started.
 NO_THREAD_REASON = (
     "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
@@ -191,6 +194,11 @@ def sanitize_host_text(text: str) -> str:
     change the user's terminal.
     """
     return shortened(escape_controls(text.strip()[: _MAX_HOST_TEXT + 1]), _MAX_HOST_TEXT)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text for messages and files, in which no URL contains a password."""
+    return PASSWORD_PATTERN.sub("***", text)
 
 
 def last_line(printed: str, otherwise: str = "") -> str:

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 
 from launcher.common.errors import Fault, InputError
 from launcher.common.record import Record, replace
-from launcher.common.text import escape_controls, join_names
+from launcher.common.text import escape_controls, join_names, without_passwords
 from launcher.common.trusted_io import meant_file, read_at_most, read_regular
-from launcher.config.values import without_secret
 from launcher.package_data import load_toml
 
 T = TypeVar("T")
@@ -90,7 +89,7 @@ def plain(node: ConfigNode) -> Any:
 
 def quoted(text: str) -> str:
     """Return a text for messages: in double quotes, shortened, with escapes, without passwords of URLs."""
-    text = without_secret(text)
+    text = without_passwords(text)
     shown = text if len(text) <= MAX_QUOTED_CHARACTERS else text[: MAX_QUOTED_CHARACTERS - 3] + "..."
     return f'"{escape_controls(shown)}"'
 

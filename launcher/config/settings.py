@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from launcher.common.errors import Fault
 from launcher.common.record import Record
+from launcher.common.text import without_passwords
 from launcher.config import values
 from launcher.config.schema import Read
 from launcher.job import Role
@@ -286,7 +287,7 @@ def _parsed(row: Setting[Any], word: Any, faults: list[Fault]) -> Any:
         # The parser would refuse the empty text of an option without its value, for example as an image.
         value = text if row.value_optional and not text else row.parse(text)
     except ValueError as error:
-        faults.append(Fault(row.flag, repr(row.masked(word)), str(error)))
+        faults.append(Fault(row.flag, repr(without_passwords(row.masked(word))), str(error)))
         return None
     return (role, value) if row.by_role else value
 

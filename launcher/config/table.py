@@ -273,7 +273,6 @@ SYNC: Setting[tuple[str, ...]] = Setting(
 COLLECT: Setting[tuple[str, ...]] = Setting(
     "collect", values.path_to_target, "copy PATH of tasks here, or to a URL; repeatable",
     metavar="[TASK=]PATH[:DIR]", default=(), repeatable=True, given_in=EVERYWHERE,
-    masked=values.without_secret,
 )  # fmt: skip
 NO_CHECK = Setting(
     "no_check", switch, "do not check that the hosts reach each other", default=False, needs=OTHER_MACHINES
@@ -353,9 +352,8 @@ DETACH = Setting(
 DRY_RUN = Setting("dry_run", switch, "show the plan, start nothing", default=False)
 PAGE = Setting("page", switch, "show the job in a browser while it runs", default=False)
 REPORT: Setting[str | None] = Setting(
-    "report", values.target, "write a report (JSON) to this file or URL, too", metavar="FILE",
-    default=None, masked=values.without_secret,
-)  # fmt: skip
+    "report", values.target, "write a report (JSON) to this file or URL, too", metavar="FILE", default=None
+)
 QUIET = Setting("quiet", switch, "show failures only", flags=("-q", "--quiet"), default=False)
 RUN_DIR: Setting[str | None] = Setting(
     "run_dir", values.not_empty, "folder of the run's files (default: in ~/.local/state)", metavar="DIR",
@@ -375,7 +373,7 @@ OUTPUT_DIRS = Setting(
 )  # fmt: skip
 OUTPUT_TO: Setting[str | None] = Setting(
     "output_to", values.target_url, "copy OUTPUT_DIR to URL/TASK, over files of the same names",
-    metavar="URL", default=None, given_in=EVERYWHERE, masked=values.without_secret,
+    metavar="URL", default=None, given_in=EVERYWHERE,
 )  # fmt: skip
 VERBOSE = Setting(
     "verbose", switch, "show start-up messages of TensorFlow, too", flags=("-v", "--verbose"), default=False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
-from launcher.common.text import escape_controls, join_names
+from launcher.common.text import escape_controls, join_names, without_passwords
 from launcher.job import CHIEF_ROLES, LATEST, RESERVED_VARIABLES, SERVICE_ROLES
 
 MAX_GPUS = 256
@@ -30,9 +30,6 @@ _RESERVED_RUN_NAME_PATTERN = rf"{LATEST}|({_ROLE_PATTERN})[-_.]?\d*|\d{{8}}-\d{{
 JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 #: The endings of programs, which no image has.
 _PROGRAM_ENDINGS = (".py", ".sh")
-
-#: What follows ``://`` if it contains a password: a name and a colon, after which no number of a port comes.
-_SECRET_PATTERN = r"(?<=://)[^/\s:@,\[]*:(?!\d+(?:[/,]|$))\S*"
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: Words of a command line that only a shell understands.
@@ -331,31 +328,27 @@ def gpu_ids(text: str) -> Sequence[str]:
         raise ValueError(f"expected how many, from 0 to {MAX_GPUS}, or their ids, as in 0,1") from None
 
 
-def without_secret(text: str) -> str:
-    """Return a text for messages and files, in which no URL contains a password."""
-    return re.sub(_SECRET_PATTERN, "***", text)
+def url(text: str) -> str:
+    """Read a URL without a password."""
+    from launcher.storage.urls import is_url, url_fault  # noqa: PLC0415 - takes 4 ms, and few launches need it
+
+    if not is_url(text):
+        raise ValueError("expected a URL, as in hdfs://namenode:8020/data")
+    if without_passwords(text) != text:
+        raise ValueError("expected a URL without a password, which other users could read")
+    if fault := url_fault(text):
+        raise ValueError(fault)
+    return text
 
 
 def target_url(text: str) -> str:
-    """Read a URL that files are written to.
+    """Read a URL that files are written to."""
+    from launcher.storage.urls import WRITABLE, scheme_of  # noqa: PLC0415 - as above
 
-    Raises:
-        ValueError: The text is no URL, nothing can be written there, or it contains a password.
-    """
-    from urllib.parse import urlsplit  # noqa: PLC0415 - takes 4 ms, and few launches need it
-
-    from launcher.storage import urls  # noqa: PLC0415 - few launches need it
-
-    if without_secret(text) != text:
-        raise ValueError("expected a URL without a password, which other users could read")
-    if urls.scheme_of(text) not in urls.WRITABLE:
-        schemes = join_names([f"{scheme}://" for scheme in urls.WRITABLE], len(urls.WRITABLE))
+    if scheme_of(text) not in WRITABLE:
+        schemes = join_names([f"{scheme}://" for scheme in WRITABLE], len(WRITABLE))
         raise ValueError(f"expected a URL that begins with one of {schemes}")
-    try:
-        urlsplit(text).port  # noqa: B018 - it is read to be checked
-    except ValueError:
-        raise ValueError("expected a URL, as in hdfs://namenode/folder") from None
-    return text
+    return url(text)
 
 
 def target(text: str) -> str:

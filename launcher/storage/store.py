@@ -595,8 +595,9 @@ def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
             # A file that fails again and again at the same place is not written for ever.
             deadline = succeeded + patience if deadline is None else deadline
             if failure.is_final or time.monotonic() + wait > deadline:
+                why = failure if failure is error else _no_host(url) or failure
                 # The traceback of a library says nothing to the user, and may contain secrets.
-                raise (_no_host(url) or failure) from None
+                raise why from None
         # The next attempt makes a connection of its own.
         _STORES.clear()
         time.sleep(wait)
@@ -609,7 +610,7 @@ def _no_host(url: str) -> Optional[StorageError]:
     Returns:
         The error, or None if the host is known, or the URL names a bucket instead.
     """
-    host, scheme = "" if urls.url_fault(url) else urlsplit(url).hostname, urls.scheme_of(url)
+    host, scheme = urlsplit(url).hostname, urls.scheme_of(url)
     if not host or scheme not in ("hdfs", "webhdfs", "http", "https"):
         return None
     try:

@@ -5,6 +5,8 @@ from importlib.util import find_spec
 from typing import Optional, Tuple
 from urllib.parse import unquote, urlsplit
 
+from launcher.common.text import PASSWORD_PATTERN
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: The module that fsspec needs for a scheme, the package that has it, and the extra of tf-launcher.
 _PACKAGES = {
@@ -24,8 +26,6 @@ WEB_SCHEMES = ("http", "https")
 #: What files can be written to.
 WRITABLE = ("hdfs", "viewfs", "webhdfs", "s3", "s3a", "gs", "gcs", "file")
 HIDDEN = "***"
-#: A URL with a user, perhaps with a password. A password may contain anything, but a port is none.
-_USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/@:]*(?::(?!\d+(?:[/?,]|$)).*)?)@")
 #: A query in a text.
 _QUERY = re.compile(r"\?[\w.%-]+=[^\s'\")]*")
 
@@ -63,7 +63,7 @@ def joined(url: str, *names: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL as messages show it: without user, password and query, which may be secrets."""
+    """Return a URL as messages show it: without a password and a query, which may be a secret, too."""
     return redacted(url, url)
 
 
@@ -75,9 +75,9 @@ def redacted(text: str, url: str) -> str:
         url: The URL.
     """
     secrets = []
-    if found := _USER.match(url):
-        user, password = found[1], found[1].partition(":")[2]
-        secrets += [user, password, unquote(password)]
+    if found := PASSWORD_PATTERN.search(url):
+        password = found[0].partition(":")[2]
+        secrets += [found[0], password, unquote(password)]
     # In a pattern for another store than a web server, a question mark stands for a character.
     if scheme_of(url) in WEB_SCHEMES:
         secrets.append(url.partition("?")[2].partition("#")[0])
@@ -92,14 +92,16 @@ def redacted(text: str, url: str) -> str:
 def url_fault(url: str) -> str:
     """Return why a URL can be none, or an empty text."""
     try:
-        address = urlsplit(url).netloc
-    except ValueError as error:
-        return str(error)
-    if scheme_of(url) not in OBJECT_STORES:
-        return ""
-    # A library would take the password as a bucket, and repeat parts of it.
-    key = "expected a bucket; keys belong into variables or files" if _USER.match(url) else ""
-    return key if address else "names no bucket"
+        parts = urlsplit(url)
+        if scheme_of(url) in OBJECT_STORES:
+            # A library would take the password as a bucket, and repeat parts of it.
+            has_key = PASSWORD_PATTERN.search(url)
+            key = "expected a bucket; keys belong into variables or files" if has_key else ""
+            return key if parts.netloc else "names no bucket"
+        parts.port  # noqa: B018 - it is read to be checked
+    except ValueError:  # Its text may contain a password.
+        return "expected a URL, as in hdfs://namenode:8020/data"
+    return ""
 
 
 def missing_package(url: str) -> str:

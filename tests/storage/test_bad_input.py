@@ -77,7 +77,7 @@ def with_common_cases(bucket: Bucket) -> list[tuple[str, str, Any]]:
         ("empty", bucket.of("data"), False),
         ("empty", bucket.of("data/a.txt"), False),
         ("find", "nonsense://x/y", Error("nonsense")),
-        ("find", "hdfs://[::1/x", Error("IPv6")),
+        ("find", "hdfs://[::1/x", Error("expected a URL")),
         ("write", "https://example.com/x", Error("cannot be written")),
     ]
 

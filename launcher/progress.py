@@ -280,7 +280,7 @@ class Findings:
         self._slow_since: dict[TaskId, float] = {}
 
     def observe(self, at: float, task: TaskId, attempt: int, progress: Progress) -> Iterator[Noticed]:
-        """Yield that metrics of a task are infinite or no numbers, if so."""
+        """Yield a finding if metrics that a task has printed with a step are infinite or not numbers."""
         wrong = [f"{name} is {value}" for name, value in progress.metrics.items() if not math.isfinite(value)]
         if wrong:
             text = f"{task}: {', '.join(wrong)} at step {progress.step:.15g}"

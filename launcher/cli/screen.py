@@ -150,7 +150,21 @@ class _Screen:
                 termios.tcsetattr(0, termios.TCSANOW, cooked)
 
     def show(self, watcher: RunWatcher, messages: MessageQueue) -> int | None:
-        """Draw the view until the run has ended or the user leaves it; see `watch_on_terminal`."""
+        """Draw the view until the run has ended or the user leaves it.
+
+        Each turn looks at the run if that is due, draws, and waits for a key, for output of a command that
+        the user has started, or for the next look.
+
+        Args:
+            watcher: Watches the run.
+            messages: The messages of launch meanwhile. The last one is shown instead of the help.
+
+        Returns:
+            0 if the user has left the view, or None if the run has ended.
+
+        Raises:
+            LaunchError: The launcher of the run died.
+        """
         self._console.update_screen(Text(f"{self._run.title}: looking"))
         look_at = 0.0
         while True:
@@ -166,7 +180,7 @@ class _Screen:
             for message in messages.drain():
                 self._status = escape_controls(message.text)
             self._draw(view, rows)
-            readable = [0]
+            readable = [0]  # The terminal.
             if self._command is not None and self._command.stdout is not None:
                 readable.append(self._command.stdout.fileno())
             ready, _, _ = select.select(readable, [], [], max(0.0, look_at - time.monotonic()))
@@ -251,7 +265,10 @@ class _Screen:
     # ------------------------------------------------------------------ what is drawn
 
     def _draw(self, view: RunView, rows: Sequence[TaskRow]) -> None:
-        """Draw what there is to see now."""
+        """Draw a title, then the output of a command, a log or the table, and at last one line for the user.
+
+        That line is a question, the status, or the help. Every line is cut to the width of the terminal.
+        """
         width, height = self._console.size
         is_bad = view.report.failure is not None or any(row.is_remarkable for row in rows)
         title = f"{view.run.title}: {view.headline}"
@@ -303,6 +320,12 @@ class _Screen:
 
         If there are too many tasks, those that are alike are folded into one line. A user who filters or
         sorts looks for certain tasks, so then the last ones are left out instead.
+
+        Args:
+            view: What there is to see of the run.
+            rows: The rows of all its tasks.
+            width: The width of the terminal.
+            height: How many lines there is room for.
         """
         folded = list[FoldedRow]()
         most = max(1, height - 2)  # The headers and the note about tasks that are left out have a line each.

@@ -84,7 +84,12 @@ class Access:
         return answer
 
     def _answer(self, request: Request) -> Response | None:
-        """Return a refusal of a request, or the answer to one with a token. None if the app shall answer."""
+        """Return a refusal of a request, or the answer to one with a token. None if the app shall answer.
+
+        Every request must name this server. ``/metrics`` needs its own token, and the folder of the page
+        needs the cookie. A request that changes something also needs `Right.ACT`, and must come from this
+        page.
+        """
         headers, path = request.headers, request.scope["path"]
         if not self._is_own_host(headers):
             return _refusal("this name of the server is not allowed: see `launch page --allow-host`")

@@ -102,7 +102,11 @@ class PageApp:
         return JSONResponse({"graphs": [as_dict(graph) for graph in drawn]})
 
     async def _log(self, request: Request) -> Response:
-        """Answer with a part of the log of a task, with lines that were searched, or with all of it."""
+        """Answer with a part of the log of a task, with lines that were searched, or with all of it.
+
+        ``download`` in the address means all of it, ``search`` means lines, and ``start`` is the offset of a
+        part. By default it is the last part.
+        """
         query = request.query_params
         if (name := query.get("task", "")) not in self._tasks():
             return JSONResponse(_NO_TASK, 404)

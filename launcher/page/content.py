@@ -129,7 +129,13 @@ def _tone(view: RunView, *, has_problems: bool) -> str:
 
 
 def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any]:
-    """Return a row of the table of tasks."""
+    """Return a row of the table of tasks: its columns, its role, and a mark for a task with a problem.
+
+    Args:
+        row: What is known about the task.
+        seen_at: When this was known. With it durations become moments, see `_known`.
+        last_line: The last line of the log. Empty if there is none.
+    """
     is_bad = row.state in (TaskState.FAILED, TaskState.LOST)
     return _known(
         row,
@@ -158,7 +164,13 @@ def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, A
 
 
 def shown(value: Any, form: str = "", seen_at: float = 0.0) -> str:
-    """Return a value of a column or a graph as the page shows it. Empty if it is not known."""
+    """Return a value of a column or a graph as the page shows it.
+
+    Args:
+        value: The value. It is shown as an empty text if it is None.
+        form: The form of a column, see `_COLUMNS`, or the unit of a graph.
+        seen_at: The time of the look at the run, from which ``since`` and ``until`` count.
+    """
     if value is None or isinstance(value, str):
         return value or ""
     if form == "bytes":

@@ -137,6 +137,6 @@ def _task_cells(task: TaskReport, row: TaskRow, report: Report) -> list[str]:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], bad_count: int = 0) -> _Table:
-    """Return a table without the columns that are empty in every row."""
+    """Return a table without columns that are empty in every row. Its first `bad_count` rows stand out."""
     used = [number for number in range(len(headers)) if any(row[number] not in ("", "-") for row in rows)]
     return _Table([headers[number] for number in used], [[row[n] for n in used] for row in rows], bad_count)

@@ -147,6 +147,7 @@ def _write_record(
     if batch is not None:
         record["batch"] = _batch_words(batch)
     fields = as_dict(origin)
+    # A very long command line is left out, so that the record stays small.
     if len(json.dumps(fields)) > _MAX_ORIGIN_BYTES:
         fields = as_dict(replace(origin, options=(), program=()))
     record["origin"] = {name: value for name, value in fields.items() if value}

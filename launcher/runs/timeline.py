@@ -38,7 +38,10 @@ class TimelineRow(Record):
 
 
 def timeline(report: Report) -> list[TimelineRow]:
-    """Return the rows of the time line. Attempts that never started are left out."""
+    """Return the rows of the time line. Attempts that never started are left out.
+
+    Of many tasks, only those with trouble have rows of their own. The others share a row for each role.
+    """
     named: Sequence[TaskReport] = report.tasks
     if len(named) > _MAX_ROWS:
         named = [task for task in named if task.earlier or task.state in _TROUBLE_STATES][:_MAX_ROWS]

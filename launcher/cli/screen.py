@@ -402,5 +402,5 @@ def _usage_cells(row: TaskRow | FoldedRow) -> dict[str, str]:
 
 
 def _shown(value: float | None, form: Callable[[float], str]) -> str:
-    """Return a value in a form. Empty if it is not known."""
+    """Return a value as the text that a function makes of it. Empty if the value is not known."""
     return "" if value is None else form(value)

@@ -357,7 +357,7 @@ def target(text: str) -> str:
 
 
 def path_to_target(text: str) -> str:
-    """Read ``PATH``, ``PATH:FOLDER`` or ``PATH:URL``."""
+    """Read ``PATH``, ``PATH:FOLDER`` or ``PATH:URL`` of ``--collect``. A URL must be one to write to."""
     if "://" in text:
         from launcher.storage.urls import split_target  # noqa: PLC0415 - few launches need it
 

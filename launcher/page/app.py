@@ -96,7 +96,7 @@ class PageApp:
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
     async def _graphs(self, request: Request) -> Response:
-        """Answer with the graphs of the run."""
+        """Answer with the graphs of the run, from the moment ``since`` on if the address contains one."""
         since = _number(request, "since") or 0
         drawn = await run_in_threadpool(graphs, self._view.samples, since)
         return JSONResponse({"graphs": [as_dict(graph) for graph in drawn]})

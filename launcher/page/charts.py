@@ -39,7 +39,7 @@ class TimeAxis(Record):
 
 
 class Line(Record):
-    """The line of one task, or of many."""
+    """A line of a drawing: that of one task, or one of a role with many tasks."""
 
     name: str
     #: Classes of the template.
@@ -51,7 +51,7 @@ class Line(Record):
 
 
 class Chart(Record):
-    """A graph as shapes."""
+    """A graph as the shapes of a drawing: the ticks of its height, and its lines."""
 
     title: str
     #: The text of each tick by its place from the bottom, in percent.

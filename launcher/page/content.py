@@ -96,7 +96,7 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the templates with their filters."""
+    """Return the templates of the page, with `shown` as a filter that writes values."""
     environment = Environment(autoescape=True, loader=FileSystemLoader(_TEMPLATES), trim_blocks=True)
     environment.filters["shown"] = shown
     return environment
@@ -154,7 +154,7 @@ def _folded_content(row: FoldedRow, seen_at: float) -> dict[str, Any]:
 
 
 def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, Any]:
-    """Return what is known of a row, by key."""
+    """Return the fields of a row of the table by key, without those that are not known."""
     fields = {key: getattr(row, key, None) for key, _, _ in (*_COLUMNS, ("total", "", ""))}
     fields["state"] = row.state_text
     # This is a moment and no duration, so that a row, which is sent at each change, stays the same while its

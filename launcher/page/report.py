@@ -79,7 +79,7 @@ def _harmless(value: Any) -> Any:
 
 
 def _content(view: RunView, folder: str) -> dict[str, Any]:
-    """Return what the templates show of a run."""
+    """Return what the templates show of a run, by the names that they use for it."""
     content, report = page_content(view), view.report
     first = report.failure.task if report.failure else None
     # What is wrong stands first, and before all others what failed first.

@@ -25,7 +25,7 @@ _MAX_HOSTS = 20
 
 
 class Compared(Record):
-    """One thing of a run that is compared."""
+    """A value of one run, such as an option or a metric, that is compared with that of another run."""
 
     #: The text or the number. None if the run has none.
     value: str | float | None = None

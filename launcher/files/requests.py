@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from glob import has_magic
+from collections.abc import Iterable, Mapping
 
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, JobError
 from launcher.common.record import Record
 from launcher.common.text import task_range
-from launcher.storage.urls import joined, local_path, shown, split_target
+from launcher.storage.urls import local_path, split_target
 
 _SYNC_FORM = "expected a folder, or FOLDER:PLACE_ON_THE_HOSTS"
 _COLLECT_FORM = "expected PATH, PATH:FOLDER, PATH:URL, or ROLE[/INDEX]=PATH[:FOLDER]"
@@ -150,14 +149,6 @@ class CollectRequest(Record):
         # An empty role stands for all roles, and None for all tasks of the role.
         return self.role in ("", task.role) and self.number in (None, task.index)
 
-    def path_of(self, task: TaskId) -> str:
-        """Return the path or pattern on the host of one task."""
-        return self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
-
-    def url_of(self, task: TaskId) -> str:
-        """Return the folder at a URL that gets the copies of one task."""
-        return self.url if self.number is not None else joined(self.url, task.file_stem)
-
     def item(self, task: TaskId, host: str, base: str, run_dir: str) -> Item:
         """Return what to copy from the host of one task.
 
@@ -169,18 +160,18 @@ class CollectRequest(Record):
             base: The folder on the host in which it ran. If it is empty, that is the home folder.
             run_dir: The folder of the run on this machine.
         """
+        path = self.path.replace("{job_name}", task.role).replace("{task_index}", str(task.index))
         into = os.path.join(run_dir, "collected") if self.into is None else self.into
         if self.into is None or self.number is None:
             into = os.path.join(into, task.file_stem)
         # Without a role in the request all roles are asked, and some may not make the path. The role of this
         # task then tells whether it should have been made here.
         role = "" if self.role else task.role
-        into = os.path.abspath(into)
-        return Item(task, host=host, base=base, path=self.path_of(task), into=into, role=role)
+        return Item(task, host=host, base=base, path=path, into=os.path.abspath(into), role=role)
 
 
 def parse_collects(
-    texts: Sequence[str], roles: Mapping[str, int], where: str = "--collect"
+    texts: Iterable[str], roles: Mapping[str, int], where: str = "--collect"
 ) -> tuple[CollectRequest, ...]:
     """Parse all ``--collect`` options of a launch.
 
@@ -221,31 +212,6 @@ def parse_collects(
             faults.append(Fault(where, f"{text!r}: this job has no {role}/{index}", expected))
         # A faulty request does no harm here, because the faults are raised below.
         requests.append(CollectRequest(role, number=index, path=path, into=into, url=url))
-    faults += _clashes(texts, requests, roles, where)
     if faults:
         raise JobError(faults)
     return tuple(requests)
-
-
-def _clashes(
-    texts: Sequence[str], requests: Sequence[CollectRequest], roles: Mapping[str, int], where: str
-) -> Iterator[Fault]:
-    """Yield a fault for each option whose file at a URL would replace that of another one.
-
-    The names in a folder, and those that a pattern matches, are not known yet.
-    """
-    tasks = [TaskId.of(role, index) for role, count in roles.items() for index in range(count)]
-    #: The text of the first option that copies to each place.
-    places: dict[str, str] = {}
-    for text, request in zip(texts, requests, strict=True):
-        if not request.url or request.path.endswith(".") or has_magic(request.path):
-            continue
-        mine = {
-            joined(request.url_of(task), os.path.basename(request.path_of(task).rstrip("/")))
-            for task in tasks
-            if request.concerns(task)
-        }
-        if taken := sorted(mine & places.keys()):
-            problem = f"{places[taken[0]]!r} and {text!r} both go to {shown(taken[0])}"
-            yield Fault(where, problem, "expected another URL for one of them")
-        places.update(dict.fromkeys(mine, text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from launcher.backends.connections import with_tilde
@@ -32,23 +32,22 @@ class FileTarget(Record):
 
     path: str
     url: str
+    #: The URL that the user has named, for messages. The other one may be below it.
+    named: str
 
 
-def copy_out(
-    transfer: FileTransfer, targets: Sequence[FileTarget], urls: Iterable[str]
-) -> list[tuple[str, str]]:
+def copy_out(transfer: FileTransfer, targets: Sequence[FileTarget]) -> list[tuple[str, str]]:
     """Copy files to URLs, and report the amount to the user.
 
     Args:
         transfer: Shows the progress, and limits the time.
         targets: What is copied, and where to. Files that are there under the same names are replaced.
-        urls: The URLs as the user has named them, for messages.
 
     Returns:
         The files that were not copied, each with the reason. The path is empty if the reason stands for all.
         The list is empty if all were copied.
     """
-    place = join_names([*dict.fromkeys(map(shown, urls))])
+    place = join_names([*dict.fromkeys(shown(target.named) for target in targets)])
     done, failed = transfer.on_all([place], lambda _: _run(transfer, targets, place), "copying files")
     if failed:
         return [("", text) for text in failed.values()]

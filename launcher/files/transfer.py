@@ -76,8 +76,8 @@ class FileTransfer:
         self._commands, self._fanout, self._loop, self._quiet = commands, fanout, loop, quiet
         self._started_at = time.monotonic()
         self._deadline = self._started_at + seconds
-        #: Whether all further work is to fail: `cancel` was called, or `on_all` has ended.
-        self._is_cancelled = False
+        #: Whether all further work is to fail, because `cancel` was called, or Ctrl-C has ended `on_all`.
+        self.is_cancelled = False
         #: Guards `size` and `moved`, which the threads of all hosts change.
         self._lock = threading.Lock()
         #: For all hosts together: how many bytes of files are to be copied, and how many were copied.
@@ -133,13 +133,13 @@ class FileTransfer:
             done, failed = for_each(hosts, work, progress, self._fanout, self._loop, quiet=self._quiet)
         except BaseException:
             # After Ctrl-C, threads may still be copying. Their next `check` fails.
-            self._is_cancelled = True
+            self.is_cancelled = True
             raise
         return done, {host: f"{host}: {text}" for host, text in failed.items()}
 
     def cancel(self) -> None:
         """Make all further work of this transfer fail. Any thread may call this."""
-        self._is_cancelled = True
+        self.is_cancelled = True
 
     @contextmanager
     def command(self, host: str, entry: str, arguments: object) -> Iterator[ProgramStream]:
@@ -173,7 +173,7 @@ class FileTransfer:
         Raises:
             TransportError: The time is over, or the user has cancelled the copy.
         """
-        if self._is_cancelled or self.is_late:
+        if self.is_cancelled or self.is_late:
             why = "was stopped by the time limit" if self.is_late else "was cancelled"
             raise TransportError(f"{host}: the copy {why}")
 

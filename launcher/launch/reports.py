@@ -83,7 +83,7 @@ def _write_to_url(report: Report, url: str, loop: EventLoop | None) -> bool:
     with TemporaryDirectory(prefix="tf-launcher-") as folder:
         write_for_user(f"{folder}/report.json", json_text(record_as_dict(report)))
         transfer = FileTransfer(None, 1, _COPY_SECONDS, loop, quiet=True)
-        failures = copy_out(transfer, [FileTarget(f"{folder}/report.json", url)], [url])
+        failures = copy_out(transfer, [FileTarget(f"{folder}/report.json", url, named=url)])
     for _, why in failures:
         say(f"cannot write the report: {why}")
     return not failures

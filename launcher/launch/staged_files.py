@@ -11,8 +11,8 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from launcher.backends.connections import ProgramRunner, with_tilde
 from launcher.common.cluster import TaskId
@@ -34,6 +34,39 @@ from launcher.storage.urls import joined
 _MIN_COLLECT_SECONDS = 60.0
 #: The removal of the folders of the run may take this long.
 _MAX_REMOVAL_SECONDS = 60.0
+
+
+class _SideTransfers:
+    """Transfers that another thread than that of the loop makes, one after another, while the job runs.
+
+    Args:
+        make: Makes a transfer.
+    """
+
+    def __init__(self, make: Callable[[], FileTransfer]) -> None:
+        self._make = make
+        #: Held during a transfer.
+        self._lock = threading.Lock()
+        self._last: FileTransfer | None = None
+        #: Whether no transfer can do anything any more.
+        self._are_over = False
+
+    @contextmanager
+    def next(self) -> Iterator[FileTransfer]:
+        """Return a context with a new transfer. All that it does fails once `end` was called."""
+        with self._lock:
+            self._last = self._make()
+            if self._are_over:
+                self._last.cancel()
+            yield self._last
+
+    def end(self) -> None:
+        """Make the present transfer fail, and each later one, and wait until the other thread is done."""
+        self._are_over = True
+        if self._last is not None:
+            self._last.cancel()
+        with self._lock:
+            pass
 
 
 class StagedFiles:
@@ -65,17 +98,10 @@ class StagedFiles:
         self._has_sent = False
         #: Standby hosts to which the files could not be copied.
         self._hosts_without_files: Collection[str] = ()
-        #: Held while files are copied to a host that was lost. Another thread does that.
-        self._recovery_lock = threading.Lock()
-        #: The last copy to a host that was lost.
-        self._recovery_transfer: FileTransfer | None = None
-        #: Whether the folders are being removed, so no copy may start.
-        self._is_over = False
-        #: Held while results are copied before the next attempt of tasks. Another thread does that.
-        self._saving_lock = threading.Lock()
-        #: The last transfer for that, and whether the job has ended, so none may start.
-        self._saving_transfer: FileTransfer | None = None
-        self._has_ended = False
+        #: The copies to hosts that were lost, until the folders are removed. Each is to one host only.
+        self._recoveries = _SideTransfers(lambda: FileTransfer(self._programs, 1, self._timeout, quiet=True))
+        #: The copies of results before the next attempt of tasks, until the job has ended.
+        self._savings = _SideTransfers(lambda: self._transfer(self._timeout, in_loop=False))
         #: The copy of the first folder of ``--sync``, in which the tasks run, by the name of the host.
         self._first_copies: Mapping[str, str] = {}
         #: The folder that contains the tasks' output folders, by the name of the host.
@@ -134,12 +160,10 @@ class StagedFiles:
         requested = self._requested
         # The output folders to make, for every task that may run on the host.
         names = requested.tasks_for([host] if host in requested.output_hosts else [])
-        with self._recovery_lock:
-            # This thread must not use the loop, and it copies to one host only.
-            self._recovery_transfer = FileTransfer(self._programs, 1, self._timeout, quiet=True)
-            if (requested.trees or names) and not self._is_over:
+        with self._recoveries.next() as transfer:
+            if requested.trees or names:
                 outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
-                sync(self._recovery_transfer, [host], requested.trees, self._run_name, outputs)
+                sync(transfer, [host], requested.trees, self._run_name, outputs)
 
     def with_folders(self, placement: Placement) -> Placement:
         """Return a placement of this launch with the folders of its tasks on other machines.
@@ -190,7 +214,7 @@ class StagedFiles:
         Returns:
             Whether all files that exist were copied. It is no failure that a task made no file of this name.
         """
-        self._end_saving()
+        self._savings.end()  # What it copies is copied once more.
         if plan is None:
             return True
         items, targets = [*self._output_items(plan.tasks, paths)], []
@@ -199,13 +223,15 @@ class StagedFiles:
                 item = request.item(task.task, task.host, task.workdir or "", paths.root)
                 if request.url:  # Files of the same name may go to different URLs.
                     item = replace(item, into=f"{paths.collected(task.task)}/url-{number}")
-                    targets.append(FileTarget(item.into, request.url_of(task.task)))
+                    # Each task has a folder of its own, unless the user names a single one.
+                    url = joined(request.url, *([task.task.file_stem] if request.number is None else []))
+                    targets.append(FileTarget(item.into, url, named=request.url))
                 items.append(item)
         is_fetched = self._fetch(items) if items else True
         try:
             with self._interrupts.limited("copying the files of the job"):
                 transfer = self._transfer(max(self._timeout, _MIN_COLLECT_SECONDS))
-                is_copied = self._copy_out(transfer, targets, self._output_targets(plan.tasks, paths))
+                is_copied = self._copy_out(transfer, [*targets, *self._output_targets(plan.tasks, paths)])
         except (KeyboardInterrupt, SystemExit):
             say(f"stopped before all files were copied to URLs; all are still in {with_tilde(paths.root)}")
             raise
@@ -229,19 +255,14 @@ class StagedFiles:
         url = self._requested.options.spec.output_to
         if not url:
             return []
-        return [FileTarget(paths.output(task.task), joined(url, task.task.file_stem)) for task in tasks]
+        return [
+            FileTarget(paths.output(task.task), joined(url, task.task.file_stem), named=url) for task in tasks
+        ]
 
-    def _copy_out(
-        self, transfer: FileTransfer, collected: Sequence[FileTarget], outputs: Sequence[FileTarget]
-    ) -> bool:
+    def _copy_out(self, transfer: FileTransfer, targets: Sequence[FileTarget]) -> bool:
         """Copy files to URLs, and return whether all were copied. If not, the user is told why."""
-        if not (collected or outputs):
-            return True
-        urls = [request.url for request in self._requested.collects if request.url] if collected else []
-        urls += [self._requested.options.spec.output_to] if outputs else []
-        failures = copy_out(transfer, [*collected, *outputs], urls)
-        is_cancelled = transfer is self._saving_transfer and self._has_ended  # All is copied once more.
-        for path, why in () if is_cancelled else failures:
+        failures = copy_out(transfer, targets) if targets else []
+        for path, why in () if transfer.is_cancelled else failures:
             say(f"not copied: {with_tilde(path)}: {why}" if path else f"not copied: {why}")
         return not failures
 
@@ -258,24 +279,14 @@ class StagedFiles:
         """
         plans = [task for task in plan.tasks if task.task in tasks]
         items = [*self._output_items(plans, paths)]
-        with self._saving_lock:
-            transfer = self._saving_transfer = self._transfer(self._timeout, in_loop=False)
+        with self._savings.next() as transfer:
             try:
-                if items and not self._has_ended:
-                    self._report_problems("--output-to", collect(transfer, items))
-                if not self._has_ended:
-                    self._copy_out(transfer, [], self._output_targets(plans, paths))
+                results = collect(transfer, items) if items else {}
+                if not transfer.is_cancelled:
+                    self._report_problems("--output-to", results)
+                    self._copy_out(transfer, self._output_targets(plans, paths))
             except (LaunchError, OSError) as error:  # Such as no free descriptor.
                 say(f"--output-to: {error}")
-
-    def _end_saving(self) -> None:
-        """End the copy of `save`, if one goes on: what it copies is copied once more."""
-        self._has_ended = True
-        if self._saving_transfer is not None:
-            self._saving_transfer.cancel()
-        # Once the lock is free, the other thread no longer copies.
-        with self._saving_lock:
-            pass
 
     def _report_problems(self, option: str, results: Mapping[str, Collected]) -> None:
         """Tell the user what could not be fetched from hosts, or does not exist there."""
@@ -306,15 +317,10 @@ class StagedFiles:
 
     def remove(self) -> None:
         """Remove the folders of this run from all hosts where everything could be collected."""
-        self._end_saving()
+        self._savings.end()
         hosts = [host for host in self._hosts_with_folder if host not in self._incomplete_hosts]
         with self._interrupts.limited():
-            self._is_over = True
-            if self._recovery_transfer is not None:
-                self._recovery_transfer.cancel()
-            # Once the lock is free, another thread no longer copies, and its remote program is closed.
-            with self._recovery_lock:
-                pass
+            self._recoveries.end()  # Then no remote program of theirs is open.
             failed = finish(self._transfer(_MAX_REMOVAL_SECONDS), hosts, self._run_name) if hosts else {}
         # If the copy before the job failed, the user knows about a host that cannot be reached.
         for text in failed.values() if self._has_sent else ():

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Set, Tuple
 from urllib.parse import quote
 
 from launcher.common.trusted_io import open_regular
@@ -49,7 +49,7 @@ def _end_with_launcher() -> None:
 
 
 def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None:
-    """Copy files and folders to URLs. A store that cannot be reached is tried for one file only.
+    """Copy files and folders to URLs. A store that cannot be reached is asked for one file only.
 
     Args:
         targets: Files and folders of this machine, each with its URL.
@@ -64,19 +64,20 @@ def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None
         for path, url in _files_in(top, top_url, failures):
             if files.setdefault(url, path) != path:
                 failures.append((path, f"{shown(url)} is the place of {files[url]}, too"))
-    sizes = {path: os.lstat(path).st_size for path in files.values() if os.path.lexists(path)}
-    tell(size=sum(sizes.values()))
-    copied: List[str] = []
-    is_store_lost = False
+    tell(size=sum(os.lstat(path).st_size for path in files.values() if os.path.lexists(path)))
+    copied = copied_bytes = 0
+    lost_stores: Set[str] = set()
     for url, path in files.items():
+        place = url.split("/")[2]
         try:
-            if is_store_lost:
+            if place in lost_stores:
                 raise StorageError(url, "not tried, as the store could not be reached")
             with open_regular(path, links=False) as content:
                 store(content, url, lambda size: tell(moved=size))
-            copied.append(path)
+                copied_bytes += content.tell()
+            copied += 1
         except StorageError as error:
-            is_store_lost = not error.is_final or is_store_lost
+            lost_stores.update([] if error.is_final else [place])
             failures.append((path, str(error)))
         except OSError as error:
             if error.errno == errno.EINVAL:
@@ -85,8 +86,8 @@ def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None
                 failures.append((path, error.strerror or str(error)))
         tell(moved=0)
     tell(
-        copied=len(copied),
-        bytes=sum(sizes.get(path, 0) for path in copied),
+        copied=copied,
+        bytes=copied_bytes,
         failed=len(failures),
         failures=failures[:_MAX_NAMED],
         left_out=left_out[:_MAX_NAMED],

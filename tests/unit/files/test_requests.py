@@ -94,14 +94,7 @@ WRONG_SYNCS = {
     "src data src:there data:/there": 0,
     "src other/src data:a/b with:colon:~/a data:a/b gone": 3,
 }
-WRONG_COLLECTS = {
-    "": 1,
-    ":out worker= ckpt: master=ckpt ckpt:file ps=fine ps/1=x worker/5=x": 7,
-    # Two of one name at one place; of others the names are not known.
-    "a/m:s3://b/x worker/1=b/m/:s3://b/x/ ps=b/m:s3://b/x": 1,
-    "worker/0=m:s3://b/x worker/1=m:s3://b/x worker/1=n:s3://b/x worker/1=m:s3://b/y": 1,
-    "worker/0=m.{task_index}:s3://b/x worker/1=m.{task_index}:s3://b/x a/*:s3://b/x b/*:s3://b/x": 0,
-}
+WRONG_COLLECTS = {"": 1, ":out worker= ckpt: master=ckpt ckpt:file ps=fine ps/1=x worker/5=x": 7}
 collects = partial(parse_collects, roles={"ps": 1, "worker": 2})
 
 

@@ -8,12 +8,12 @@ file that is written is written again as a whole. It gets its name only when it 
 
 import io
 import os
-import queue
 import re
 import secrets
 import socket
 import threading
 import time
+from concurrent import futures
 from contextlib import suppress
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple, TypeVar
 from urllib.parse import urlsplit
@@ -63,11 +63,8 @@ _FINAL = (
 _FINAL_NAMES = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
 #: Answers of web servers.
 _NOT_FOUND, _DENIED = 404, (401, 403)
-#: What messages of hdfs-native mean.
-_UNCLEAR = {
-    "RPC listener disconnected": "what answers at this address is no NameNode",
-    "Fatal RPC error": "what answers at this address is no NameNode",
-}
+#: By these messages of hdfs-native, what answers is no NameNode.
+_NO_NAMENODE = ("RPC listener disconnected", "Fatal RPC error")
 #: An answer of a NameNode as hdfs-native writes it, with escapes for the lines of a stack.
 _JAVA_ERROR = re.compile(r'\w+\((?:"[\w.$]*", )?"(.*?)(?:\\n|"\))')
 #: The connections of this process to stores, by its id, their scheme and their address.
@@ -119,13 +116,15 @@ def find_files(name: str) -> List[StoredFile]:
         """Ask the store once."""
         store, path = _store(name)
         store.invalidate_cache()
-        if is_pattern:
-            # By default folders that cannot be listed are left out without an error. Asynchronous file
-            # systems know no such option, and raise.
-            strict = {} if store.async_impl else {"on_error": "raise"}
-            found = store.glob(path, detail=True, **strict)
-        else:
-            found = {path: _info(store, path, name)}
+        # By default folders that cannot be listed are left out without an error. Asynchronous file systems
+        # know no such option, and raise.
+        strict = {} if store.async_impl else {"on_error": "raise"}
+        try:
+            found = store.glob(path, detail=True, **strict) if is_pattern else {path: store.info(path)}
+        except FileNotFoundError:
+            if is_web or is_pattern:
+                raise
+            found = {}
         files = []
         for file, about in sorted(found.items()):
             base = file.rstrip("/").rpartition("/")[2]
@@ -137,7 +136,7 @@ def find_files(name: str) -> List[StoredFile]:
             files.append(StoredFile(_url_of(name, file), -1 if size is None else int(size)))
         if not files:
             _check_bucket(store, path, name)
-            raise StorageError(name, "no file has such a name")
+            raise StorageError(name, "no file has such a name" if is_pattern else "there is no such file")
         return files
 
     return _tried(name, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
@@ -197,17 +196,6 @@ def check_url(url: str) -> None:
     _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
 
 
-def _info(store: Any, path: str, url: str) -> Any:
-    """Return what a store knows about a file."""
-    try:
-        return store.info(path)
-    except FileNotFoundError:
-        if urls.scheme_of(url) not in urls.OBJECT_STORES:
-            raise
-        _check_bucket(store, path, url)
-        raise StorageError(url, "there is no such file") from None
-
-
 def _check_bucket(store: Any, path: str, url: str) -> None:
     """Check that there is the bucket of a file that is missing, as far as its store has buckets."""
     bucket = path.partition("/")[0]
@@ -231,7 +219,7 @@ def open_url(url: str, start: int = 0, size: Optional[int] = None) -> io.Buffere
         start: The number of bytes to skip.
         size: About how many bytes will be read, so that few others are fetched. None for all of the file.
     """
-    most = _BUFFER_BYTES if urls.scheme_of(url) in ("hdfs", "viewfs") else _REQUEST_BYTES
+    most = _BUFFER_BYTES if urls.scheme_of(url) in urls.HDFS else _REQUEST_BYTES
     # So that the last of the pieces is not much larger than what is read of it.
     pieces = 1 if size is None else max(1, round(size / most))
     return io.BufferedReader(_UrlFile(url, start), (most if size is None else size // pieces) + _MORE_BYTES)
@@ -307,7 +295,7 @@ class _UrlFile(io.RawIOBase):
             store, path = _store(self._url)
             scheme = urls.scheme_of(self._url)
             # The buffer is above this. Others read ahead what is in no range.
-            options: Dict[str, Any] = {} if scheme in ("hdfs", "viewfs") else {"cache_type": "none"}
+            options: Dict[str, Any] = {} if scheme in urls.HDFS else {"cache_type": "none"}
             # Some web servers send a file only as a whole.
             if scheme in urls.WEB_SCHEMES and not self._is_random:
                 options = {"block_size": 0}
@@ -453,7 +441,7 @@ class _FileWriter:
     def commit(self) -> None:
         """Give the file its name."""
         self._file.close()
-        if isinstance(self._files.protocol, str) and self._files.protocol in ("hdfs", "viewfs"):
+        if self._files.protocol in urls.HDFS:
             self._files.mv(self._temporary, self._path, overwrite=True)
             return
         if self._files.exists(self._path):
@@ -523,7 +511,7 @@ def _store(url: str) -> Tuple[Any, str]:
     key = (os.getpid(), scheme, urlsplit(url).netloc)
     files = _STORES.get(key)
     if files is None:
-        options: Dict[str, Any] = dict(_HDFS_OPTIONS) if scheme in ("hdfs", "viewfs") else {}
+        options: Dict[str, Any] = dict(_HDFS_OPTIONS) if scheme in urls.HDFS else {}
         try:
             # fsspec itself keeps one for each thread, and calls run in many.
             files, _ = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
@@ -629,23 +617,22 @@ def _bounded(call: Callable[[], _T], seconds: float) -> _T:
         TimeoutError: It takes longer. It goes on in a thread that does not keep the process alive.
         Exception: Whatever the call raises.
     """
-    results: "queue.SimpleQueue[Tuple[Any, Any]]" = queue.SimpleQueue()
+    future: "futures.Future[_T]" = futures.Future()
 
     def run() -> None:
         """Call, and pass on the result or the error."""
         try:
-            results.put((call(), None))
+            future.set_result(call())
         except BaseException as error:  # noqa: BLE001 - the other thread raises it
-            results.put((None, error))
+            future.set_exception(error)
 
     threading.Thread(target=run, name="storage", daemon=True).start()
     try:
-        value, error = results.get(timeout=seconds)
-    except queue.Empty:
+        return future.result(seconds)
+    except futures.TimeoutError:
+        if future.done():  # It is an error of the call.
+            raise
         raise TimeoutError(f"no answer within {seconds:g}s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[no-any-return]
 
 
 def _failure(url: str, error: Exception) -> StorageError:
@@ -696,8 +683,8 @@ def _first_line(url: str, error: Exception) -> str:
         return os.strerror(root.errno)
     # hdfs-native shows what a NameNode answers as Python would.
     lines = str(error).replace("\\n\\tat ", "\n").strip().splitlines()
-    if lines and lines[0] in _UNCLEAR:
-        return _UNCLEAR[lines[0]]
+    if lines and lines[0] in _NO_NAMENODE:
+        return "what answers at this address is no NameNode"
     # Those of botocore may begin with a line such as "Parameter validation failed:".
     text = " ".join(lines[:2] if lines and lines[0].endswith("failed:") else lines[:1])
     return text.strip()[:_MAX_TEXT] or type(error).__name__

@@ -20,6 +20,8 @@ _PACKAGES = {
     "http": ("aiohttp", "aiohttp", "http"),
     "https": ("aiohttp", "aiohttp", "http"),
 }
+#: What hdfs-native reads and writes.
+HDFS = ("hdfs", "viewfs")
 #: Stores of objects, in which a file appears as a whole when it is complete, and nothing is renamed.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss")
 WEB_SCHEMES = ("http", "https")

@@ -23,7 +23,7 @@ _PROGRAM = Path(__file__).parent / "programs" / "storage.py"
 _FILES = 16
 _ROW_BYTES = 100
 #: Rows of all files of a kind.
-_ROWS = {"text": 4_000_000, "csv": 2_000_000, "tfrecord": 1_000_000, "parquet": 2_000_000}
+_ROWS = {"text": 10_000_000, "csv": 4_000_000, "tfrecord": 1_000_000, "parquet": 2_000_000}
 #: The time limit for one run.
 _TIME_LIMIT = 300.0
 _BARE, _ONE, _TWO = "bare", "1", "2"

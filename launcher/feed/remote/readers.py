@@ -32,7 +32,7 @@ from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, sh
 #: How many characters or bytes are read at once.
 _READ_BYTES = 1 << 18
 #: How many rows of a Parquet file make a block.
-_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 4096
 #: The same of a CSV file. With more of them, Python's garbage collector would look at each of them.
 _CSV_BLOCK_ROWS = 256
 MISSING_PYARROW = "pyarrow is not installed: pip install 'tf-launcher[parquet]'"

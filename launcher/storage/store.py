@@ -474,7 +474,8 @@ class _LocalWriter(_FileWriter):
 
     def discard(self) -> None:
         """Remove what was written."""
-        self._file.close()
+        with suppress(OSError):  # The disk may be full.
+            self._file.close()
         os.unlink(self._temporary)
 
 

@@ -103,6 +103,19 @@ def test_hdfs_over_http(hdfs: Hdfs, tmp_path: Path):
     assert content.is_what(Access({}, "read", url, "77").result(), 77)
 
 
+@pytest.mark.long
+def test_a_disk_that_is_full(tmp_path: Path):
+    """Nothing half written stays there."""
+    content, folder = Content(tmp_path / "content", 100), tmp_path / "folder"
+    access = [sys.executable, "-m", "tests.storage.access", "write", str(content.path), f"file://{folder}/x"]
+    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *access]
+    ended = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150
+    )
+    assert json.loads(ended.stdout.splitlines()[-1])["error"].startswith(f"file://{folder}/x: ")
+    assert not os.listdir(folder)
+
+
 # ---------------------------------------------------------------------- HDFS fails
 
 

@@ -430,8 +430,8 @@ class RunPaths(Record):
     events = _RunFile("events.jsonl")
     #: The report. It exists only when the run has ended.
     report = _RunFile("report.json")
-    #: The identity of the launcher process: pid, start time, boot id.
-    owner = _RunFile("launcher.json")
+    #: The record of the run: its name, the pid, start time and boot id of its launcher, what the user typed.
+    record = _RunFile("launcher.json")
     #: The report of the earlier launcher, if a queue has started the run again.
     earlier = _RunFile("earlier.json")
     #: The file that ``launch stop`` writes before it sends SIGTERM. With ``--now`` it contains

@@ -113,7 +113,7 @@ class LauncherConnection:
         #: The launcher's number of the present connection, or -1 before the first one.
         self._attempt = -1
         #: A socket to the program whose stdin and stdout are the connection, or None if they are our own.
-        self._program: Optional[socket.socket] = None
+        self._program_socket: Optional[socket.socket] = None
         #: Accepts the programs that pass their streams to the agent. None if it has only a pipe.
         self._peers: Optional[PeerListener] = None
         if listener is None:
@@ -274,9 +274,9 @@ class LauncherConnection:
         self._detach()
         self._attempt = hello.attempt
         self._received_at = time.monotonic()
-        self._program = streams.program
+        self._program_socket = streams.program_socket
         # The program sends nothing on its socket, so this becomes readable only when it exits.
-        self._selector.register(streams.program, selectors.EVENT_READ, self._on_end)
+        self._selector.register(streams.program_socket, selectors.EVENT_READ, self._on_end)
         # Whether newlines are exchanged for another byte in what the agent writes, as for srun.
         self.channel.swapped = streams.is_swapped
         self._attach(streams.stdin, streams.stdout)
@@ -284,7 +284,7 @@ class LauncherConnection:
         # arrived over earlier ones. It sends the others again.
         self.channel.connect(hello.attempt, self._received_at)
         try:
-            self.channel.greeted(hello)
+            self.channel.handle_greeting(hello)
         except ProtocolError:
             # The launcher claims to have received messages that were never sent.
             self._on_end()
@@ -316,10 +316,10 @@ class LauncherConnection:
             os.close(self._reading)
             os.close(self._writing)
             self._reading = self._writing = -1
-        if self._program is not None:
-            self._selector.unregister(self._program)
-            self._program.close()
-            self._program = None
+        if self._program_socket is not None:
+            self._selector.unregister(self._program_socket)
+            self._program_socket.close()
+            self._program_socket = None
         self.channel.disconnect()
 
     def _on_end(self) -> None:
@@ -398,7 +398,7 @@ class LauncherConnection:
         for message in messages:
             self._on_message(message)
         # The channel sends the acknowledgement now or soon.
-        self.channel.took(len(messages), self._received_at)
+        self.channel.note_handled(len(messages), self._received_at)
         # What the messages have caused is sent at once. A full connection wakes us when it has room.
         if not self._is_full:
             self._flush()

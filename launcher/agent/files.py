@@ -180,6 +180,13 @@ def _run_folder(run_name: str) -> str:
     return f"{_cache_path()}/work/{run_name}"
 
 
+def _is_foreign(path: str) -> bool:
+    """Return whether there is something at a path that another user has made."""
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_uid != os.getuid()
+    return False
+
+
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
     """Hold this user's lock for a folder, after waiting while another process holds it.
@@ -200,16 +207,20 @@ def _locked(path: str) -> Iterator[None]:
     # If a file is in the place of the folder above, opening the lock fails with a better message.
     with contextlib.suppress(FileExistsError):
         os.makedirs(above, exist_ok=True)
+    foreign = f"{lock} belongs to another user; remove it, or give another place"
     while True:
         try:
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if _is_foreign(lock):
+                raise LaunchError(foreign) from error
             # The user knows the folder, and not its lock.
             error.filename = path
             raise
         with open(fd, "rb") as file:
+            # Another user may have made a lock that everybody can open.
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                raise LaunchError(f"{lock} belongs to another user; remove it, or give another place")
+                raise LaunchError(foreign)
             fcntl.flock(file, fcntl.LOCK_EX)
             # If the process that held the lock before has removed its file, this lock is of no use.
             if not _is_at(file.fileno(), lock):
@@ -530,13 +541,7 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
     try:
         # An update that was cut off may have left its files.
         _remove(stage)
-        # This checks that the disk has room, and limits how many bytes the launcher may send.
-        destination.expect(sum(entry.size for path, entry in entries.items() if path not in same))
-        # One byte for each entry of the list: 1 if the launcher must send it.
-        pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
-        while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
-            # The content of the file follows the message, and is read here.
-            destination.land(message)
+        _receive_missing(pipe, destination, entries, same)
         # What was copied earlier, has not changed since, and is no longer there or differs at the launcher.
         outdated = present.keys() - same.keys()
         is_up_to_date = old_key and not (destination.entries or outdated)
@@ -559,6 +564,32 @@ def _update(pipe: _LauncherPipe, root: str) -> None:
         raise
     finally:
         _remove(stage)
+
+
+def _receive_missing(
+    pipe: _LauncherPipe,
+    destination: DestinationTree,
+    entries: Dict[str, FileEntry],
+    same: Dict[str, FileEntry],
+) -> None:
+    """Tell the launcher which entries of a tree are missing here, and receive them into the stage.
+
+    Args:
+        pipe: The pipe to the launcher.
+        destination: Writes what arrives into the stage.
+        entries: The entries that the tree shall have.
+        same: Those of them that are here already.
+
+    Raises:
+        OSError: The disk lacks the room, or a file cannot be written.
+    """
+    # This checks that the disk has room, and limits how many bytes the launcher may send.
+    destination.expect(sum(entry.size for path, entry in entries.items() if path not in same))
+    # One byte for each entry of the list: 1 if the launcher must send it.
+    pipe.put(FilesNeeded(bytes(path not in same for path in entries)))
+    while isinstance(message := pipe.get(FileEntry, FilesDone), FileEntry):
+        # The content of the file follows the message, and is read here.
+        destination.land(message)
 
 
 def _merge(root: str, outdated: Iterable[str], stage: str, arrived: Dict[str, FileEntry]) -> None:

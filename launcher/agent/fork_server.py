@@ -55,7 +55,7 @@ def run() -> None:
     # The names of the variables that the agent has passed, to tell below which ones Python and the imports
     # have added. Python may have changed os.environ already, but the kernel still has what the agent passed.
     initial_names = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
-    # Stdin is the socket to the agent. It moves, and the standard streams become ``/dev/null``.
+    # Before: 0 is the socket to the agent. After: `link` is the socket, and 0, 1 and 2 are ``/dev/null``.
     link = socket.socket(fileno=os.dup(0))
     _replace(os.open(os.devnull, os.O_RDONLY), 0)
     _replace(os.open(os.devnull, os.O_WRONLY), 1)

@@ -37,7 +37,8 @@ def print_elsewhere(tasks: Sequence[Tuple[str, int, int]]) -> None:
     chosen_ports = listening_ports - set(_ephemeral_ports())
     elsewhere: Dict[str, int] = {}
     for task, expected_port, main_pid in tasks:
-        # It does not matter which process listens there.
+        # Some process of the host listens on the right port. That is enough for the other tasks, so the
+        # processes of this task need not be searched.
         if expected_port in listening_ports:
             continue
         inodes = set(_socket_inodes(main_pid))

@@ -212,7 +212,8 @@ def serve_passed(arguments: Mapping[str, Any]) -> NoReturn:
     Args:
         arguments: The arguments of the launcher, see the top of this module.
     """
-    # What is stdin now, the socket to that program, makes room for the stdin that it has passed.
+    # Before: 0 is the socket to that program, 1 and PASSED_STDIN are the stdout and stdin that it has passed.
+    # After: 0 is the stdin that it has passed, `passer` the socket, and 1 is unchanged.
     listener, passer = listen(str(arguments["token"])), socket.socket(fileno=os.dup(0))
     os.dup2(PASSED_STDIN, 0)
     processes.close_inherited(listener.fileno(), passer.fileno())

@@ -35,7 +35,7 @@ class PassedStreams(Record):
 
     #: A socket to the program. When the agent closes it, the program exits, which closes the connection of
     #: the launcher behind the program.
-    program: socket.socket
+    program_socket: socket.socket
     #: The descriptor of the program's stdin.
     stdin: int
     #: The descriptor of the program's stdout.
@@ -44,8 +44,8 @@ class PassedStreams(Record):
     is_swapped: bool
 
     def close(self) -> None:
-        """Close the streams and the socket."""
-        self.program.close()
+        """Close the streams, and the socket to the program, which exits because of that."""
+        self.program_socket.close()
         os.close(self.stdin)
         os.close(self.stdout)
 
@@ -63,7 +63,7 @@ class PeerListener:
     Args:
         selector: Wakes the agent when something arrives.
         listener: A listening socket from `listen`.
-        on_greeting: Called when a launcher has sent its greeting. It decides about the streams.
+        on_greeting: Called when a launcher has sent its greeting. It returns whether it uses the streams.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PeerListener:
         self._peer: Optional[socket.socket] = None
         #: Streams from which the greeting of the launcher has not arrived yet, or None.
         self._streams: Optional[PassedStreams] = None
-        #: Decodes what arrives from these. Nothing but a greeting is allowed.
+        #: Decodes what arrives from `_streams`. Nothing but a greeting is allowed.
         self._greeting = Decoder(from_agent=False, only=(Hello,))
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -92,7 +92,7 @@ class PeerListener:
         # A new decoder has no part of the greeting of an earlier launcher.
         self._greeting = Decoder(from_agent=False, only=(Hello,))
         # The program sends nothing more on its socket, which becomes readable when the program exits.
-        self._selector.register(streams.program, selectors.EVENT_READ, self._drop)
+        self._selector.register(streams.program_socket, selectors.EVENT_READ, self._drop)
         self._selector.register(streams.stdin, selectors.EVENT_READ, self._read_greeting)
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class PeerListener:
         """Stop watching the streams, and return them."""
         assert self._streams is not None
         streams, self._streams = self._streams, None
-        self._selector.unregister(streams.program)
+        self._selector.unregister(streams.program_socket)
         self._selector.unregister(streams.stdin)
         return streams
 

@@ -63,7 +63,7 @@ class Questions:
         except LaunchError as fault:
             on_tried(fault)
         except OSError as error:
-            # There is no process for it.
+            # The child that should try the Python could not be started.
             why = f"the Python of the environment {venv!r} cannot be tried: {why_not_started(error)}"
             on_tried(LaunchError(why))
 

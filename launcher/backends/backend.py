@@ -206,9 +206,11 @@ class Allocation(AbstractContextManager["Allocation"]):
         self.request = request
         self.hosts = tuple(hosts)
         self.spec = request.spec if spec is None else spec
-        #: The names of the hosts that are this machine. Their agents are forks of launch.
+        #: The names of the hosts that are this machine itself. A container with a network of its own is not
+        #: among them, even if it runs here.
         self.local: frozenset[str] = frozenset()
-        #: The names of the hosts that see the files of this machine. Nothing is copied to them.
+        #: The names of the hosts that see the files of this machine, to which nothing is copied: those in
+        #: `local`, but also containers that can mount the files, and nodes with the same home folder.
         self.sharing_files: frozenset[str] = frozenset()
 
     def __exit__(self, *_: object) -> None:

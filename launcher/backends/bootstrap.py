@@ -342,7 +342,7 @@ def packed(modules: tuple[str, ...]) -> bytes:
     """Return these modules and packages in the form that `IMPORTER` reads. Packages around them are empty.
 
     Each module is sent as source and as compiled code. `IMPORTER` uses the code if the host's Python has the
-    bytecode format of this one. The result is cached.
+    bytecode format of this one. The result is cached, because most hosts get the same modules.
 
     Args:
         modules: Their full names, as in ``launcher.agent``. This process must have imported the top package

@@ -29,8 +29,11 @@ from launcher.job import Host, Placement
 from launcher.messages import say
 from launcher.threads import new_pool, start
 
-if TYPE_CHECKING:  # A launch on this machine starts no remote program.
+if TYPE_CHECKING:  # A launch on this machine starts no remote program, and no pool.
+    from concurrent.futures import Future
+
     from launcher.backends.programs import RemoteProgram
+    from launcher.thread_pool import Pool
 
 _T = TypeVar("_T")
 #: The function that starts an agent on its host.
@@ -347,6 +350,22 @@ def slow(text: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _waiter(pool: Pool, unfinished: set[Future[_T]], loop: EventLoop | None) -> Callable[[float], bool]:
+    """Return a function that waits for calls, at most for some seconds, and returns whether all have ended.
+
+    Args:
+        pool: The threads of the calls.
+        unfinished: The calls. With a loop, those that end are removed from the set.
+        loop: The loop that runs during the wait. None if no loop must run, or another thread runs it.
+    """
+    if loop is None:
+        return lambda seconds: not pool.wait(unfinished, seconds)  # It returns the calls that have not ended.
+    # The threads call this. It lets the loop change the set, so that the loop sees when it is empty.
+    for future in [*unfinished]:
+        future.add_done_callback(lambda done: loop.call_soon(lambda: unfinished.discard(done)))
+    return lambda seconds: loop.run_until(lambda: not unfinished, seconds)
+
+
 def for_each(  # noqa: PLR0913 - callers give most of them by name
     hosts: Iterable[str],
     function: Callable[[str], _T],
@@ -385,19 +404,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
             # Otherwise this thread would hold the interpreter while the others wait to begin.
             pool.wait(futures.values(), _THREAD_START_SECONDS)
             meanwhile()
-        unfinished = set(futures.values())
-        if loop is not None:
-            # The threads call this. It lets the loop change the set, so that the loop sees when it is empty.
-            for future in futures.values():
-                future.add_done_callback(lambda done: loop.call_soon(lambda: unfinished.discard(done)))
-
-        def await_all(seconds: float) -> bool:
-            """Wait until all calls have ended, and return whether they have."""
-            if loop is None:
-                return not pool.wait(unfinished, seconds)  # It returns the calls that have not ended.
-            return loop.run_until(lambda: not unfinished, seconds)
-
-        waited, pause = 0.0, _FIRST_NOTICE_SECONDS
+        waited, pause, await_all = 0.0, _FIRST_NOTICE_SECONDS, _waiter(pool, {*futures.values()}, loop)
         while not await_all(pause):
             waited += pause
             # The same line a second time would read like a mistake.

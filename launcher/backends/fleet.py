@@ -77,7 +77,7 @@ def _listed_gpus() -> tuple[str, ...]:
     Returns:
         The numbers. Empty if nvidia-smi fails or is too slow, about which the user is told.
     """
-    import subprocess  # noqa: PLC0415 - slow, and only needed where the driver shows no GPUs
+    import subprocess  # noqa: PLC0415 - slow, and only needed if no folder of the driver lists the GPUs
 
     command, null = (*NVIDIA_SMI, "--query-gpu=index"), subprocess.DEVNULL
     with suppress(OSError, subprocess.TimeoutExpired):

@@ -29,6 +29,8 @@ def is_here(host: Host) -> bool:
 def _leads_here(name: str) -> bool:
     """Return whether the name that a connection by SSH would use leads to this machine, or nowhere.
 
+    The answer is cached, because it may take seconds to look the name up, and several callers ask.
+
     Args:
         name: The name of this machine. The user's ssh_config may lead a connection to another machine.
     """

@@ -200,7 +200,7 @@ class ReconnectingLink:
             at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
             # Measurements come often, and their acknowledgement can wait for the next ping.
             lazily = all(isinstance(message, Measured) for message in messages)
-            self._channel.took(len(messages), time.monotonic(), at_once, lazily)
+            self._channel.note_handled(len(messages), time.monotonic(), at_once, lazily)
         if messages:
             if self.is_over:  # The reader must call again, to see the end.
                 self.loop.call_soon(self._on_ready)
@@ -231,7 +231,13 @@ class ReconnectingLink:
             self.send(CloseAgent(self.host))
 
     def wait(self, seconds: float) -> str | None:
-        """Run the loop until the link has ended, but do not wait for a host that was lost seconds ago.
+        """Run the loop until the link has ended.
+
+        It does not wait for a host to which there has been no connection for `_LONG_LOST_SECONDS`, because
+        that will hardly answer soon.
+
+        Args:
+            seconds: How long to wait at most.
 
         Returns:
             How the link ended, for messages. None if it has not ended.
@@ -421,7 +427,9 @@ class ReconnectingLink:
             if self._was_shut_down:  # Nobody reads them any longer.
                 for_reader.clear()
             # What the reader does not get is acknowledged here. `receive` acknowledges the rest.
-            self._channel.took(len(messages) - len(for_reader), time.monotonic(), at_once=self._agent_closed)
+            self._channel.note_handled(
+                len(messages) - len(for_reader), time.monotonic(), at_once=self._agent_closed
+            )
             self._inbox += for_reader
             self._inbox_bytes += size if for_reader else 0
             if self._inbox_bytes > _MAX_WAITING_BYTES:
@@ -486,7 +494,7 @@ class ReconnectingLink:
         """
         if self._was_shut_down:  # Nobody reads messages any longer, so they only have to be acknowledged.
             with self.lock:
-                self._channel.took(len(self._inbox), now, at_once=self._agent_closed)
+                self._channel.note_handled(len(self._inbox), now, at_once=self._agent_closed)
                 self._inbox.clear()
         # The agent exits when its last messages are acknowledged, and that ends the connection and the link.
         if self._agent_closed and not self._inbox and self._forced_end_at is None:

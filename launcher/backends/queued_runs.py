@@ -140,7 +140,7 @@ def _queue_of_unfinished(run: Run) -> BatchQueue | None:
     return None if run.state is RunState.ENDED else queue_of(run)
 
 
-def relayed(run: Run, *words: str, quiet: bool = False) -> int | None:
+def relay(run: Run, *words: str, quiet: bool = False) -> int | None:
     """Let the machine on which the launcher of a run runs execute a command of launch, and show its output.
 
     Args:
@@ -174,7 +174,7 @@ def shares_files(run: Run) -> bool:
     return queue is None or queue.shares_files
 
 
-def shown_there(run: Run, *words: str, follow: bool) -> int | None:
+def show_there(run: Run, *words: str, follow: bool) -> int | None:
     """Show a run whose files are not on this machine: the machine of its launcher executes the command.
 
     Args:
@@ -188,7 +188,7 @@ def shown_there(run: Run, *words: str, follow: bool) -> int | None:
     Raises:
         LaunchError: The launcher is pending, has ended without a report, or the connection to it is lost.
     """
-    code = None if shares_files(run) else relayed(run, *words)
+    code = None if shares_files(run) else relay(run, *words)
     # A command that follows the run ends with the run, unless the user leaves it or its connection is lost.
     if code is None or not follow or code == LEFT_EXIT_CODE:
         return code

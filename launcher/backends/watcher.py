@@ -59,12 +59,13 @@ class RunWatcher:
     """
 
     def __init__(self, run: Run) -> None:
+        """Prepare to watch a run. Nothing is read before the first `look`."""
         #: The run of the user, and the run whose files are read: the same, or a copy.
         self._origin = self.run = run
         self._history, self._samples = HistoryReader(run.paths), SampleReader(run.paths)
-        #: The copy of files that are not on this machine. None if they are, or while nothing copies them.
+        #: The copy of the run's files. None if the files are on this machine, or while nothing copies them.
         self._mirror: _Mirror | None = None
-        #: Why the files could not be copied. Empty if they could.
+        #: Why the files of the run could not be copied. Empty if copying them has not failed.
         self._copy_error = ""
         #: What the queue of a cluster last said about the run, and when it is asked again.
         self._queued: BatchJobStatus | None = None
@@ -109,7 +110,7 @@ class RunWatcher:
         """Return what is different once the run has changed: its state, the time and size of its files."""
         paths = self.run.paths
         found: list[object] = [self.run.state]
-        for path in (paths.owner, paths.plan, paths.events, paths.samples, paths.report):
+        for path in (paths.record, paths.plan, paths.events, paths.samples, paths.report):
             with suppress(OSError):
                 status = os.stat(path)
                 found.append((path, status.st_mtime_ns, status.st_size))
@@ -187,17 +188,21 @@ class _Mirror:
     """
 
     def __init__(self, run: Run) -> None:
+        """Start to copy the files, and wait until all were copied once."""
         queue = queue_of(run)
         assert queue is not None, "only a run in a queue is copied"
         argv, environ = queue.command_there(run, ("top", "--files", run.paths.root))
+        #: The private folder of the copies, and its path without links.
         self._folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)
         self.root = os.path.realpath(self._folder.name)
-        shutil.copyfile(run.paths.owner, RunPaths(self.root).owner)
+        shutil.copyfile(run.paths.record, RunPaths(self.root).record)
+        #: The command that runs `launcher.runs.mirror.send_files` where the files are.
         self._process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
         )
         #: Whether the files are still renewed.
         self.is_live = True
+        #: It is set when all files were copied once, or when copying has ended.
         self._has_files = threading.Event()
         self._thread = start_function(self._copy, name="launch-mirror")
         if not self._has_files.wait(_COPY_TIMEOUT_SECONDS) or not self.is_live:

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import BinaryIO
 
-from launcher.backends.queued_runs import LEFT_EXIT_CODE, find, relayed, shown_there, withdraw_run
+from launcher.backends.queued_runs import LEFT_EXIT_CODE, find, relay, show_there, withdraw_run
 from launcher.cli.logs import follow, report_of, say_hidden
 from launcher.cli.run_names import run_argument
 from launcher.cli.stop import launcher_of
@@ -73,7 +73,7 @@ def run(settings: Settings) -> int:
     try:
         # If the files of the run are not here, the machine of its launcher shows them.
         options = ["--lines", str(settings[LINES]), *(["--verbose"] if settings[VERBOSE] else [])]
-        code = shown_there(target_run, "attach", *options, target_run.paths.root, follow=True)
+        code = show_there(target_run, "attach", *options, target_run.paths.root, follow=True)
     except KeyboardInterrupt:
         code = LEFT_EXIT_CODE
         say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
@@ -154,7 +154,7 @@ def _leaves(run: Run) -> bool:
     if answer != "y":
         return answer == "n"
     # A launcher that waits in a queue is taken out of it, and one at a cluster is asked by its own machine.
-    if withdraw_run(run) or relayed(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
+    if withdraw_run(run) or relay(run, *_STOP_WORDS, run.paths.root, quiet=True) is not None:
         return False
     pidfd = launcher_of(run)
     if pidfd is not None:  # The launcher has not ended meanwhile.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from launcher.backends.queued_runs import shown_there, states
+from launcher.backends.queued_runs import show_there, states
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import SELECTED, run_and_tasks
 from launcher.clock_times import TIME_FORMS, parse_time, time_in_words, time_with_zone
@@ -88,7 +88,7 @@ def run(settings: Settings) -> int:
     folding = None if settings[VERBOSE] or names else Folding()
     selection, follows = _selection(settings, folding), settings[FOLLOW]
     # If the files of the run are not here, the machine of its launcher runs this command.
-    code = shown_there(target_run, "logs", *_options(settings), target_run.paths.root, *names, follow=follows)
+    code = show_there(target_run, "logs", *_options(settings), target_run.paths.root, *names, follow=follows)
     if code is not None:  # None means that the files are here.
         return code
     if follows:

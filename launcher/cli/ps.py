@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.batch_queue import BatchJobStatus, JobPhase
-from launcher.backends.queued_runs import find, relayed, states
+from launcher.backends.queued_runs import find, relay, states
 from launcher.cli.follower import CONNECTED, RunFollower
 from launcher.cli.run_names import run_argument
 from launcher.clock_times import time_in_words
@@ -103,7 +103,7 @@ def run(settings: Settings) -> int:
         # If the launcher runs at a cluster, its machine runs this command.
         # Then this process has nothing more to do. None means that the files of the run are here.
         options = [JSON.flag] if settings[JSON] else []
-        if (code := relayed(target_run, "ps", *options, target_run.paths.root)) is not None:
+        if (code := relay(target_run, "ps", *options, target_run.paths.root)) is not None:
             return code
         _print_tasks(target_run, settings[JSON])
         return 0
@@ -173,7 +173,7 @@ def watch(run: Run, *, as_json: bool = False) -> int:
         return 0
     # If the launcher runs at a cluster, its machine runs this command.
     options = [WATCH.flag, *([JSON.flag] if as_json else [])]
-    if (code := relayed(run, "ps", *options, run.paths.root)) is not None:
+    if (code := relay(run, "ps", *options, run.paths.root)) is not None:
         return code
     run.check_trusted()  # It raises if another user may have written the record of the run.
     follower = RunFollower(run)

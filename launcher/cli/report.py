@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from launcher.backends.queued_runs import find, shares_files, shown_there
+from launcher.backends.queued_runs import find, shares_files, show_there
 from launcher.backends.watcher import RunWatcher
 from launcher.cli.run_names import unfinished_runs
 from launcher.clock_times import time_in_words, time_stamp
@@ -96,7 +96,7 @@ def run(settings: Settings) -> int:
     if file is None or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
         # If the files of the run are not here, the machine of its launcher runs this command.
-        if (code := shown_there(target_run, *words, follow=False)) is not None:
+        if (code := show_there(target_run, *words, follow=False)) is not None:
             return code
     with _viewed(target_run) as view:
         if file is not None and not view.has_ended:

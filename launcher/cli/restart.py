@@ -5,7 +5,7 @@ The launcher of the run does it. The command asks the launcher by its control so
 
 from __future__ import annotations
 
-from launcher.backends.queued_runs import find, relayed
+from launcher.backends.queued_runs import find, relay
 from launcher.cli.ps import described
 from launcher.cli.run_names import newest_tasks, run_argument
 from launcher.common.cluster import TaskId
@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
         raise InputError([Fault("", "the following arguments are required: TASK")])
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
     words = (target_run.paths.root, *names)
-    if (code := relayed(target_run, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
+    if (code := relay(target_run, "restart", "--timeout", f"{settings[TIMEOUT]:g}", *words)) is not None:
         return code
     attempts = {task.task: task.attempt for task in snapshot(target_run).report.tasks}
     tasks = selected(attempts, names)

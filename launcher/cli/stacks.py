@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.backends.queued_runs import relayed
+from launcher.backends.queued_runs import relay
 from launcher.cli.run_names import SELECTED, run_and_tasks
 from launcher.common.errors import LaunchError
 from launcher.config.settings import Group, Setting, Settings, switch
@@ -42,7 +42,7 @@ def run(settings: Settings) -> int:
     target_run, names = run_and_tasks(settings[SELECTED])
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
     options = ["--json"] if settings[JSON] else []
-    if (code := relayed(target_run, "stacks", *options, target_run.paths.root, *names)) is not None:
+    if (code := relay(target_run, "stacks", *options, target_run.paths.root, *names)) is not None:
         return code
     selected(tasks(target_run), names)  # It raises if a name matches no task.
     if target_run.state is RunState.ENDED:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from launcher.backends.queued_runs import find, going, relayed, shares_files, withdraw_run
+from launcher.backends.queued_runs import find, going, relay, shares_files, withdraw_run
 from launcher.cli.follower import RunFollower
 from launcher.cli.run_names import newest_tasks, run_argument
 from launcher.common.cluster import TaskId
@@ -99,7 +99,7 @@ def run(settings: Settings) -> int:
     if text := withdraw_run(target_run):
         print(text)
         return 0
-    # If the launcher runs at a cluster, its machine runs this command, too (`relayed`).
+    # If the launcher runs at a cluster, its machine runs this command, too (`relay`).
     if shares_files(target_run):
         # The report appears here, so this process waits for it. The command there only has to send signals.
         seconds_there, seconds_here = _RELAYED_SECONDS, settings[TIMEOUT]
@@ -108,7 +108,7 @@ def run(settings: Settings) -> int:
         # command there failed, the agents of a killed launcher may need this time to stop the tasks.
         seconds_there, seconds_here = settings[TIMEOUT], _AGENTS_TIMEOUT_SECONDS
     words = [*(["--now"] if settings[NOW] else []), "--timeout", f"{seconds_there:g}", target_run.paths.root]
-    code = relayed(target_run, "stop", *words, quiet=True)
+    code = relay(target_run, "stop", *words, quiet=True)
     if code is not None:  # None means that there is nothing to relay: the run is handled here.
         return _await_report(target_run, code, settings, seconds_here)
     pidfd = launcher_of(target_run)
@@ -135,7 +135,7 @@ def _stop_tasks(run: Run, settings: Settings) -> int:
         expected = "single tasks are killed when the --grace of the run is over"
         raise InputError([Fault("--now", f"it cannot be used with {names[0]}", expected)])
     # If the launcher runs at a cluster, its machine runs this command, and returns the exit code.
-    if (code := relayed(run, "stop", "--timeout", f"{limit:g}", run.paths.root, *names)) is not None:
+    if (code := relay(run, "stop", "--timeout", f"{limit:g}", run.paths.root, *names)) is not None:
         return code
     state, waiting = snapshot(run), Waiting()
     tasks = selected([task.task for task in state.report.tasks], names)

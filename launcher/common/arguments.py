@@ -320,7 +320,7 @@ def plain(value: Any, depth: int = _MAX_DEPTH) -> Any:
     Raises:
         ValueError: JSON cannot contain the value, or it is nested deeper.
     """
-    # The depth does not matter for these, which contain nothing else. Numbers are read last.
+    # None, bools, texts and paths contain no other values, so their depth does not matter.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, os.PathLike)):

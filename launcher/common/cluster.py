@@ -128,7 +128,7 @@ class ClusterSpec:
             "first_host": first_host,
             "first_port": first_port,
         }
-        # Such as ``{worker_hosts}``, the addresses of all workers, which stays as it is, too.
+        # In a plan that a user reads, placeholders such as ``{worker_hosts}`` stand for long lists, too.
         if not lists:
             self.values.update((name, f"{{{name}}}") for name in self.values if name.endswith("_hosts"))
 

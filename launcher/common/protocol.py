@@ -394,10 +394,10 @@ class Decoder:
 
 
 def swap(data: bytes) -> bytes:
-    """Exchange newlines with the byte 0xff, which no text contains. Doing it twice restores the bytes.
+    """Exchange newlines with the byte 0xff, which no UTF-8 contains. A second call restores the bytes.
 
-    This is for the pipes of programs that write line by line, as srun does. With newlines in the messages the
-    launcher would need three times the CPU time.
+    Some programs, such as srun, pass on line by line what they read. With many short lines in the messages,
+    the launcher would get them in many small pieces, and need three times the CPU time.
     """
     if b"\xff" not in data:
         return data.replace(b"\n", b"\xff")
@@ -442,15 +442,15 @@ class MessageChannel:
         self.held = False
         #: Encoded numbered messages that were sent and are not acknowledged.
         self._unacked: deque[List[Buffer]] = deque()
-        #: How many of these, the last ones, must be sent again on this connection.
+        #: How many messages at the end of `_unacked` must be sent again on this connection.
         self._to_resend = 0
         #: How many of our messages the other end has acknowledged.
         self._acked = 0
         #: How many numbered messages have arrived.
         self._received = 0
-        #: How many of these the application has handled.
+        #: How many of the numbered messages that have arrived the application has handled.
         self._handled = 0
-        #: How many of these we have acknowledged.
+        #: How many of the numbered messages that have arrived we have acknowledged.
         self._acknowledged = 0
         #: When to send the next acknowledgement, or None if none is due.
         self._ack_at: Optional[float] = None
@@ -481,7 +481,7 @@ class MessageChannel:
         (self._bulk if bulk else self._urgent).append(buffers)
         self.pending += sum(map(len, buffers))
 
-    def took(self, count: int, now: float, at_once: bool = False, lazily: bool = False) -> None:
+    def note_handled(self, count: int, now: float, at_once: bool = False, lazily: bool = False) -> None:
         """Note that the application has handled messages, so that they will be acknowledged.
 
         Args:
@@ -518,7 +518,7 @@ class MessageChannel:
         self._attempt = attempt
         # The first ping is sent at once, because the agent needs its `reconnect_seconds`.
         self._ping_at = now
-        # The other end answers a greeting by its own, see `greeted`.
+        # The other end answers a greeting by its own, see `handle_greeting`.
         if self._greets:
             self._control.append(Hello(self._session, attempt, self._received))
 
@@ -531,7 +531,7 @@ class MessageChannel:
         self._control.clear()
         self._wire = []
 
-    def greeted(self, hello: Hello) -> None:
+    def handle_greeting(self, hello: Hello) -> None:
         """Handle the greeting of the other end, and prepare to send the messages that it has not received.
 
         Raises:
@@ -573,7 +573,7 @@ class MessageChannel:
             if kind is Refused or not self._session:
                 messages.append(message)
             elif kind is Hello:
-                self.greeted(message)
+                self.handle_greeting(message)
             elif not self.met:
                 raise ProtocolError("a message before the greeting")
             elif kind is Ack:

@@ -240,6 +240,7 @@ class Report(Record):
         """Return the page of the run, or a summary and a table of the first tasks, as notebooks show it."""
         import html  # noqa: PLC0415 - takes 2 ms, and only notebooks need it
 
+        # The Python API has put a function here that makes the page. The command line has none.
         for page_of in _pages:
             page = page_of(self)
             if page:

@@ -224,7 +224,10 @@ class FieldReader(Record):
 
 @lru_cache(maxsize=None)
 def _hints(record: Any) -> Dict[str, Any]:
-    """Return the annotations of those fields of a record class that JSON contains."""
+    """Return the annotations of those fields of a record class that JSON contains.
+
+    They are cached for each class, because finding them out takes longer than reading a message.
+    """
     hints, names = get_type_hints(record), record._fields
     # A message does not contain its host, the first field, because a connection belongs to one host.
     if names[:1] == ("host",):

@@ -141,6 +141,7 @@ class Resolver:
     """
 
     def __init__(self, wanted: Requirements, folder: str, *, upgrade: bool, offline: bool) -> None:
+        """Look for versions that were found for these requirements before. Nothing is resolved yet."""
         #: `_folder` receives the wheels, in a folder for each Python and platform.
         self._wanted, self._upgrade, self._folder = wanted, upgrade, folder
         #: Guards `_faults`, and lets one thread at a time run uv or pip.
@@ -274,6 +275,7 @@ class Preparer:
     def __init__(
         self, hosts: Sequence[Host], request: Mapping[str, object], resolver: Resolver, programs: HostPrograms
     ) -> None:
+        """Prepare to work on hosts. `prepare` asks them."""
         self._request, self._resolver, self._programs = request, resolver, programs
         self._hosts = {host.name: host for host in hosts}
         #: Whether `prepare` has returned or was interrupted. Threads that still run then print nothing.

@@ -285,6 +285,9 @@ def remove_incomplete() -> None:
 def manifest(folder: str) -> Dict[str, Any]:
     """Return the manifest of an environment: what it was made of.
 
+    Args:
+        folder: The folder of the environment, which may not exist.
+
     Returns:
         The manifest. It is empty if the environment is incomplete, has lost its Python, or contains other
         packages now.
@@ -351,6 +354,21 @@ def install(name: str, path: str, wanted: Dict[str, str]) -> None:
         os.replace(link, f"{ENVIRONMENTS_FOLDER}/{name}")
 
 
+def check_capacity(*, has_tensorflow: bool) -> None:
+    """Exit if the disk of this host has no room for an environment, or its CPU cannot run TensorFlow.
+
+    Args:
+        has_tensorflow: Whether the environment will contain TensorFlow.
+    """
+    free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
+    # The sizes of an environment with TensorFlow and of one without large packages.
+    needed = 2_500_000_000 if has_tensorflow else 50_000_000
+    if free < needed:
+        sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
+    if has_tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
+        sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
+
+
 def fill(path: str, wanted: Dict[str, str]) -> str:
     """Make an environment, and return its folder. Exit if that is not possible.
 
@@ -363,13 +381,7 @@ def fill(path: str, wanted: Dict[str, str]) -> str:
         wanted: The packages, as `choose` returns them.
     """
     tensorflow = TENSORFLOW_PATTERN.search(wanted["packages"])
-    free = shutil.disk_usage(ENVIRONMENTS_FOLDER).free
-    # The sizes of an environment with TensorFlow and of one without large packages.
-    needed = 2_500_000_000 if tensorflow else 50_000_000
-    if free < needed:
-        sys.exit(f"its disk is full: {byte_size(free)} free, about {byte_size(needed)} are needed")
-    if tensorflow and os.uname().machine == "x86_64" and " avx " not in content("/proc/cpuinfo"):
-        sys.exit("TensorFlow needs AVX, which the CPU of this host does not have")
+    check_capacity(has_tensorflow=tensorflow is not None)
     folder = f"{ENVIRONMENTS_FOLDER}/{wanted['hash']}-py{wanted['python']}.{time.time_ns()}"
     # The list of packages begins with two lines of comment by uv.
     installing = f"installing {plural(len(wanted['packages'].splitlines()) - 2, 'package')}"

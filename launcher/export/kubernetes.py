@@ -172,6 +172,23 @@ def _job(job: ExportedJob, role: Role) -> dict[str, Any]:
     return spec
 
 
+def _variables(job: ExportedJob, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the ``env`` of a container: each variable with its value, or where Kubernetes gets that.
+
+    Args:
+        job: The job. The Secret of its name contains the variables that are copied.
+        values: The variables whose values are known, apart from references to TASK_INDEX.
+    """
+    # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
+    # Its own value is set at the end, in place of the one that the plan contains.
+    env: dict[str, dict[str, Any]] = {"TASK_INDEX": {}}
+    env.update({name: {"value": value} for name, value in {"HOME": HOME, **values}.items()})
+    for name in job.copied_env:
+        env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
+    env["TASK_INDEX"] = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
+    return [{"name": name, **source} for name, source in env.items()]
+
+
 def _pod(
     job: ExportedJob, options: KubernetesOptions, user: str, role: Role, tasks: Sequence[TaskPlan]
 ) -> dict[str, Any]:
@@ -207,20 +224,13 @@ def _pod(
         problem = f"{role.name}: in Kubernetes a task knows its index in the role, not its rank"
         expected = "expected {task_index} instead of {rank} and {node_rank}"
         raise JobError([Fault(role.source, problem, expected)]) from None
-    # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
-    # Its own value is set at the end, in place of the one that the plan contains.
-    env: dict[str, dict[str, Any]] = {"TASK_INDEX": {}}
-    env.update({name: {"value": value} for name, value in {"HOME": HOME, **values}.items()})
-    for name in job.copied_env:
-        env[name] = {"valueFrom": {"secretKeyRef": {"name": job.name, "key": name}}}
-    env["TASK_INDEX"] = {"valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}}
     spec = pod_spec(options, role, user, job.spec.policy.grace)
     container = spec["containers"][0]
     container.update(
         command=[job.spec.python, f"{_CONFIG_PATH}/start.py"],
         args=args,
         workingDir=task.workdir or HOME,
-        env=[{"name": name, **source} for name, source in env.items()],
+        env=_variables(job, values),
         ports=[{"containerPort": TASK_PORT}],
         volumeMounts=[
             {"name": _HOME_VOLUME, "mountPath": HOME},

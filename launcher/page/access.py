@@ -54,10 +54,12 @@ class Access:
     """
 
     def __init__(self, allowed_hosts: Collection[str], metrics_token: str, *, is_shared: bool) -> None:
+        """Make new tokens. Whoever knows one of them may see the page."""
         self._allowed_hosts = {name.lower() for name in allowed_hosts}
         self._metrics_token = metrics_token
+        #: The token with which a viewer may also act, as `Right.ACT` says.
         self.token = secrets.token_urlsafe()
-        #: Empty if there is none.
+        #: The token with which a viewer can only read. Empty if there is no such token.
         self.read_token = secrets.token_urlsafe() if is_shared else ""
         #: Servers on other ports of this machine, perhaps of other users, get the same cookies. So the page
         #: is in a folder whose name they cannot guess, and its cookie is for this folder.

@@ -55,6 +55,8 @@ class PageApp:
     """
 
     def __init__(self, run: Run, access: Access) -> None:
+        """Make the app. It may answer requests as soon as `show` was called once."""
+        #: The run, and the browsers that show its page.
         self._run, self.viewers = run, Viewers()
         #: What there is to see of the run. `show` sets it before the first request.
         self._view: RunView

@@ -76,7 +76,13 @@ def charts(graphs: Sequence[Graph], axis: TimeAxis, marked: str = "") -> list[Ch
 
 
 def _chart(graph: Graph, axis: TimeAxis, classes: Mapping[str, str]) -> Chart:
-    """Return the shapes of a graph, whose lines come in the order of the names with their classes."""
+    """Return the shapes of a graph.
+
+    Args:
+        graph: The graph. Each of its lines has at least one value.
+        axis: The time axis.
+        classes: The CSS class of each name, in the order in which the lines are drawn.
+    """
     known = [value for values in graph.lines.values() for value in values if value is not None]
     # Only a metric has an axis that does not begin at zero.
     low, high = min([*known, 0.0] if graph.unit else known), max(known)

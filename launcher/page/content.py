@@ -96,7 +96,10 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the templates of the page, with `shown` as a filter that writes values."""
+    """Return the templates of the page, with `shown` as a filter that writes values.
+
+    The result is cached, because each browser that opens the page needs the compiled templates.
+    """
     environment = Environment(autoescape=True, loader=FileSystemLoader(_TEMPLATES), trim_blocks=True)
     environment.filters["shown"] = shown
     return environment
@@ -133,11 +136,11 @@ def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any
 
     Args:
         row: What is known about the task.
-        seen_at: When this was known. With it durations become moments, see `_known`.
+        seen_at: When this was known. With it durations become moments, see `_row_fields`.
         last_line: The last line of the log. Empty if there is none.
     """
     is_bad = row.state in (TaskState.FAILED, TaskState.LOST)
-    return _known(
+    return _row_fields(
         row,
         seen_at,
         role=row.task.role,
@@ -150,11 +153,18 @@ def _task_content(row: TaskRow, seen_at: float, last_line: str) -> dict[str, Any
 def _folded_content(row: FoldedRow, seen_at: float) -> dict[str, Any]:
     """Return a row of the table for tasks of one role in the same state, with the same keys."""
     steps = row.steps and " to ".join(dict.fromkeys(map(shown, row.steps)))
-    return _known(row, seen_at, task=f"{row.role}: {plural(row.count, 'task')}", role=row.role, step=steps)
+    name = f"{row.role}: {plural(row.count, 'task')}"
+    return _row_fields(row, seen_at, task=name, role=row.role, step=steps)
 
 
-def _known(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, Any]:
-    """Return the fields of a row of the table by key, without those that are not known."""
+def _row_fields(row: TaskRow | FoldedRow, seen_at: float, **more: Any) -> dict[str, Any]:
+    """Return the fields of a row of the table by key, without those whose value is unknown or empty.
+
+    Args:
+        row: What is known about a task, or about several tasks that share a row.
+        seen_at: The time of the look at the run.
+        more: Fields that the row does not have, or has in another form, which are returned as they are.
+    """
     fields = {key: getattr(row, key, None) for key, _, _ in (*_COLUMNS, ("total", "", ""))}
     fields["state"] = row.state_text
     # This is a moment and no duration, so that a row, which is sent at each change, stays the same while its

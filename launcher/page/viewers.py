@@ -28,6 +28,7 @@ class Viewers:
     """The present content of the page, and the browsers that show it."""
 
     def __init__(self) -> None:
+        """Start without viewers and without content."""
         #: Set while a browser shows the page, or has just asked for it.
         self.wanted = threading.Event()
         #: How often the content was looked at, also when it had not changed.

@@ -33,7 +33,11 @@ class Compared(Record):
     text: str = "-"
 
     def change_to(self, other: Compared) -> str:
-        """Return how much greater another number is, as in ``+12.0 %``. Empty without two numbers."""
+        """Return by how much another number differs from this one, as in ``+12.0 %``.
+
+        Returns:
+            The text. Empty if the values are equal or no numbers, or if this one is not above 0.
+        """
         before, after = self.value, other.value
         if not isinstance(before, float) or not isinstance(after, float) or before <= 0 or before == after:
             return ""

@@ -151,7 +151,7 @@ def _write_record(
     if len(json.dumps(fields)) > _MAX_ORIGIN_BYTES:
         fields = as_dict(replace(origin, options=(), program=()))
     record["origin"] = {name: value for name, value in fields.items() if value}
-    write_json(paths.owner, record)
+    write_json(paths.record, record)
 
 
 def _batch_words(batch: BatchJob) -> list[str]:
@@ -183,7 +183,7 @@ def _change_record(run: Run, name: str, value: object) -> None:
     """Change one field in the record of a run. The value None removes the field."""
     record, _ = read_record(run.paths)
     changed = {**record, name: value}
-    write_json(run.paths.owner, {field: new for field, new in changed.items() if new is not None})
+    write_json(run.paths.record, {field: new for field, new in changed.items() if new is not None})
 
 
 def discard(run: Run) -> None:

@@ -81,11 +81,17 @@ class HistoryReader:
 
     def _clear(self) -> None:
         """Forget all events, because the file is read from its start."""
+        #: How many bytes of the file were read, and how many lines in them were no events.
         self._offset = self._damaged_lines = 0
+        #: The last messages with their times: one more than `history` returns, which leaves out the first.
         self._messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES + 1)
+        #: The last losses of hosts.
         self._lost_hosts: deque[Mapping[str, Any]] = deque(maxlen=_MAX_LOST_HOSTS)
+        #: By task and number, the fields of the last attempts of each task.
         self._attempts: dict[str, dict[int, Mapping[str, Any]]] = {}
+        #: By task and kind, the texts about what is remarkable in its last attempt.
         self._noticed: dict[str, dict[str, str]] = {}
+        #: How often tasks were started again, and how many of these restarts count for ``--restarts``.
         self._restarts = self._counted_restarts = 0
 
     def read(self) -> bool:
@@ -109,6 +115,7 @@ class HistoryReader:
         whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MAX_READ_BYTES else b"")
         self._offset += len(whole)
         for line in whole.splitlines():
+            # Events about tasks and hosts are short. A longer one is damaged, and would only cost memory.
             if len(line) > _MAX_LINE_BYTES and any(kind in line for kind in _BOUNDED_KINDS):
                 continue
             try:
@@ -125,7 +132,7 @@ class HistoryReader:
     def history(self) -> RunHistory:
         """Return what the events so far tell."""
         return RunHistory(
-            [*self._messages][1:],
+            [*self._messages][1:],  # The first message only names the run.
             [*self._lost_hosts],
             self._restarts,
             {task: dict(attempts) for task, attempts in self._attempts.items()},
@@ -134,10 +141,11 @@ class HistoryReader:
         )
 
     def _note(self, event: Mapping[str, Any]) -> None:
-        """Note an event, which may be damaged.
+        """Note what an event tells. The event may be damaged, because tasks can write to the file, too.
 
         Raises:
-            ProtocolError: A field has another type. Other exceptions may come, too.
+            ProtocolError: A field has another type.
+            LookupError: A field is missing. For some values it is another error that `read` ignores.
         """
         at, kind = time_in(event, "at"), event["event"]
         if at is None:
@@ -160,7 +168,13 @@ class HistoryReader:
             self._lost_hosts.append({"host": host, "at": at, "why": why.removeprefix(f"{host}: ")})
 
     def _note_move(self, move: Mapping[str, Any]) -> None:
-        """Note an event about the state of a task.
+        """Note a `TaskMoved`: what it tells replaces what earlier events have told about the same attempt.
+
+        The times of the start and of the end are those of the first events that show them, if no event
+        contains them.
+
+        Args:
+            move: The fields of the event. An event with a wrong time, or about too many tasks, is ignored.
 
         Raises:
             ProtocolError: A field has another type.

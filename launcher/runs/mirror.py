@@ -76,7 +76,7 @@ def _send_new(stream: IO[bytes], root: str, name: str, sent: tuple[int, int, int
         sent: The inode of the file that was sent last, and where the part that was sent begins and ends.
 
     Returns:
-        The same, after this.
+        The same three numbers after this call, for the next one.
 
     Raises:
         BrokenPipeError: The reader has gone.
@@ -114,7 +114,7 @@ def receive_files(stream: IO[bytes], root: str) -> Iterator[None]:
     os.mkdir(f"{root}/logs")
     sizes = Counter[str]()
     while line := stream.readline(_MAX_HEADER_BYTES):
-        if line == b"\n":
+        if line == b"\n":  # The end of a round.
             yield
             continue
         header = re.fullmatch(_HEADER_PATTERN.encode(), line)
@@ -122,7 +122,7 @@ def receive_files(stream: IO[bytes], root: str) -> Iterator[None]:
             raise ProtocolError(f"a message about a file is wrong: {line[:100]!r}")
         name, size, is_more = header["name"].decode(), int(header["size"]), header["how"] == b"append"
         data = stream.read(size)
-        if len(data) < size:
+        if len(data) < size:  # The stream has ended within the file.
             return
         sizes[name] = size + (sizes[name] if is_more else 0)
         if sum(sizes.values()) > _MAX_BYTES:

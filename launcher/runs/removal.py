@@ -56,8 +56,8 @@ def remove_run(run: Run) -> list[str]:
     for folder in filter(_is_folder, _result_folders(paths)):
         for name in names:  # A link in place of the folder of a task stays.
             shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
-    messages = (paths.events, paths.samples, paths.messages, paths.on_end, paths.stop_asked, paths.earlier)
-    _unlink_files(paths.root, set(map(os.path.basename, (*messages, paths.page, paths.plan, paths.owner))))
+    files = (paths.events, paths.samples, paths.messages, paths.on_end, paths.stop_asked, paths.earlier)
+    _unlink_files(paths.root, set(map(os.path.basename, (*files, paths.page, paths.plan, paths.record))))
     _unlink_files(paths.root, {os.path.basename(paths.report)})
     for folder in (paths.logs, *_result_folders(paths), paths.root):
         with suppress(OSError):  # It is missing, a link, or not empty.

@@ -176,7 +176,7 @@ class Run(Record):
         if self.is_ours or self.written_by == user_of(owner.pid):
             return
         raise LaunchError(
-            f"{self.name}: its record {self.paths.owner!r} belongs to user {self.written_by} and names "
+            f"{self.name}: its record {self.paths.record!r} belongs to user {self.written_by} and names "
             f"process {owner.pid} of another user; if that is its launcher, stop it with kill"
         )
 
@@ -393,15 +393,16 @@ def json_of(path: str) -> Mapping[str, Any] | None:
 
 
 def read_record(paths: RunPaths) -> tuple[Mapping[str, Any], int]:
-    """Read the record of a run, ``launcher.json``.
+    """Read the record of a run, which is the file ``launcher.json`` in its folder.
 
-    A link in its place is ignored, because launch itself writes a file.
+    A symbolic link in place of the file is ignored, because launch itself never makes one there.
 
     Returns:
-        The content, and the id of the user who owns the file. Empty and -1 if there is no such file.
+        The content of the record, and the id of the user who owns the file. Empty and -1 if there is no such
+        file.
     """
     try:
-        with open_regular(paths.owner, links=False) as file:
+        with open_regular(paths.record, links=False) as file:
             return _object_in(read_at_most(file, _MAX_RECORD_BYTES)) or {}, os.fstat(file.fileno()).st_uid
     except OSError:
         return {}, -1
@@ -484,7 +485,9 @@ def send_sigterm(pidfd: int) -> None:
 
 
 def is_pending(pidfd: int, number: int) -> bool:
-    """Return whether a process has not handled a signal yet. Until then the kernel drops a second one.
+    """Return whether a signal still waits for a process to handle it.
+
+    As long as it waits, the kernel drops a second signal of the same number.
 
     Args:
         pidfd: A pidfd of the process. False is returned if the process has exited.

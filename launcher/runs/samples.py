@@ -65,14 +65,15 @@ class SampleReader:
     """
 
     def __init__(self, paths: RunPaths, max_bytes: int | None = None) -> None:
+        """Prepare to read the samples of a run. Nothing is read yet."""
         self._paths, self._max_bytes = paths, max_bytes
         #: The samples of each task, by its name, the oldest first.
         self.series: dict[str, list[Sample]] = {}
         #: Which file was read: its device and its number.
         self._file: tuple[int, int] | None = None
-        #: How many bytes of it were read. A line whose end is not written yet is read later.
+        #: How many bytes of that file were read or left out. A line without an end is read later.
         self._offset = 0
-        #: How many more are read at most.
+        #: How many more bytes of that file are read at most.
         self._bytes_left = 0
 
     def read(self) -> bool:
@@ -98,7 +99,10 @@ class SampleReader:
         return False
 
     def _add(self, line: bytes) -> None:
-        """Add the samples of a line, without those that are wrong."""
+        """Add the samples in a line, which is about all tasks at one moment.
+
+        Samples that are wrong are left out, because tasks can write to the file, too.
+        """
         with suppress(ValueError, RecursionError, AttributeError, LookupError, TypeError):
             moment = json.loads(line)
             at = _number(moment, "at", 0, 1e10)

@@ -82,7 +82,9 @@ def fold(stacks: Iterable[Stacks]) -> list[Stacks]:
 
 
 def stacks_of(run: Run, tasks: Collection[str] = ()) -> Sequence[Stacks]:
-    """Let the hosts of a run take the Python stacks of tasks, which go on, and return them folded.
+    """Let the hosts of a run take the Python stacks of tasks, and return the stacks with equal ones folded.
+
+    The tasks run on meanwhile.
 
     Args:
         run: The run, whose launcher is a process of this machine.
@@ -130,6 +132,7 @@ def program_path() -> str:
 def stack_lines(groups: Sequence[Stacks]) -> Iterator[str]:
     """Yield the lines that show stacks to the user: each group with its functions."""
     for group in groups:
+        # The stacks of a group with several tasks are shown once.
         same = ": the same" if len(group.tasks) > 1 and not group.note else ":"
         yield f"{group.names}{same}{f' {group.note}' if group.note else ''}"
         for thread in group.threads:

@@ -81,7 +81,9 @@ def _joined(tasks: Sequence[TaskReport]) -> list[Span]:
     spans = [span for task in tasks for span in _spans(task)]
     if not spans:
         return []
+    # A task that still runs counts as the one that ends last.
     last = max(spans, key=lambda span: span.ended_at or math.inf)
     states = Counter(task.state.value for task in tasks)
     text = ", ".join(f"{count} {state}" for state, count in states.items())
+    # The colour of the span is that of the first task. The text counts the states of all.
     return [Span(min(span.started_at for span in spans), last.ended_at, next(iter(states)), text)]

@@ -143,7 +143,14 @@ class RunView(Record):
         return [self._row(task, restarting=task.task in restarting) for task in self.report.tasks]
 
     def _row(self, task: TaskReport, *, restarting: bool) -> TaskRow:
-        """Return the row of a task. What it uses is only known while it has processes."""
+        """Return the row of a task.
+
+        Args:
+            task: What the report tells about the task.
+            restarting: Whether the task waits to start again.
+        """
+        # A sample that belongs to an earlier attempt says nothing about this one. And only while the task has
+        # processes, its last sample says what it uses now (`in_use`), and not only how far it was (`last`).
         # `nothing`, a sample without values, stands for what is not known.
         samples, nothing = self.samples.get(task.task, ()), Sample(0.0, task.attempt)
         last = samples[-1] if samples and samples[-1].attempt == task.attempt else nothing

@@ -114,7 +114,7 @@ def test_the_machine_of_the_launcher_shows_the_same(launch: Launch, monkeypatch:
         asked.append(words)
         return 0
 
-    monkeypatch.setattr(logs, "shown_there", show_there)
+    monkeypatch.setattr(logs, "show_there", show_there)
     words: Sequence[str] = ["-n3", "--timestamps", "--since", "90m", "--until", "0s", "latest", "worker/0"]
     for zone in ("America/New_York", "Asia/Kolkata"):
         monkeypatch.setenv("TZ", zone)

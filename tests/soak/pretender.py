@@ -61,7 +61,7 @@ class Pretender:
                 self._begin()
             for message in messages:
                 self._take(message)
-            self._channel.took(len(messages), time.monotonic(), at_once=True)
+            self._channel.note_handled(len(messages), time.monotonic(), at_once=True)
             self._flush()
 
     def _begin(self) -> None:

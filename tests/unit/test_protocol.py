@@ -143,7 +143,7 @@ class Pair:
         self.ends[end].sent(len(data))
         messages = self.ends[1 - end].receive(data)
         self.received[1 - end] += messages
-        self.ends[1 - end].took(len(messages), self.now)
+        self.ends[1 - end].note_handled(len(messages), self.now)
 
 
 actions = st.lists(

@@ -38,12 +38,14 @@ class DockerAllocation(Allocation):
         self.options = options
         #: The machines whose engines run the containers. None if only this machine does.
         self.machines: SshAllocation | None = None
-        #: The ids of the GPUs that the container of a host may see, by the name of the host.
+        #: The ids of the GPUs that the container of a host may see, by the name of the host. The GPUs of a
+        #: named host are listed in the hostfile. For tasks of this machine they are shared out below.
         self._gpus: Mapping[str, Sequence[str]] = {host.name: host.gpus or () for host in named}
         if named:  # Each host runs one container for its tasks.
             super().__init__(request, [*map(seen_inside, named)], spec)
             self.machines = SshAllocation(request)
-            # Hosts that are this machine see its files, and so may their containers.
+            # A container uses the network of its named host, so that of this machine counts as this machine
+            # (`local`). Only that one can mount the files of this machine (`sharing_files`).
             self.local = self.sharing_files = self.machines.local
             images = join_names([*dict.fromkeys(role.image or options.image for role in spec.roles)])
             note = f"each host starts a container of {images}, at its own engine; its tasks run in it"
@@ -51,6 +53,8 @@ class DockerAllocation(Allocation):
         else:  # Each task gets a container of this machine, which is a host of its own.
             hosts, self._gpus = task_hosts(spec, this_machine(os.environ).gpus or ())
             super().__init__(request, hosts, spec)
+            # These containers have a network of their own, so none counts as this machine, and `local` stays
+            # empty. But all can mount the files of this machine.
             self.sharing_files = frozenset(host.name for host in hosts)
         self.runs_as_other_user = options.user is not None
 

@@ -144,16 +144,16 @@ class KubernetesQueue(BatchQueue):
         assert run.batch is not None
         if is_lost(run, pod, job):  # Nothing can be fetched from the pod.
             self.withdraw(run)
-        is_pending = "the pod of its launcher is pending"
+        pending = "the pod of its launcher is pending"
         if pod is None and job is not None and not run.batch.node:
-            return BatchJobStatus(JobPhase.PENDING, f"{is_pending}: {job_status(job, ()).waiting}")
+            return BatchJobStatus(JobPhase.PENDING, f"{pending}: {job_status(job, ()).waiting}")
         if pod is None:
             return BatchJobStatus(JobPhase.OVER, "the pod of its launcher no longer exists")
         status, name = pod_status(pod), pod["metadata"]["name"]
         if status.over:
             return BatchJobStatus(JobPhase.OVER, f"the pod {name} of its launcher: {status.over}")
         if not status.running:
-            return BatchJobStatus(JobPhase.PENDING, f"{is_pending}: {status.waiting or 'it is starting'}")
+            return BatchJobStatus(JobPhase.PENDING, f"{pending}: {status.waiting or 'it is starting'}")
         pod_runner = launcher_pod.PodRunner(kubectl, name)
         # A pod that has not got its files yet has no launcher that could have ended.
         if not run.batch.node or not pod_runner.has_ended():

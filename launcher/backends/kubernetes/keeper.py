@@ -50,24 +50,13 @@ def keep(arguments: dict[str, Any]) -> int:
         The exit code of the launcher.
     """
     os.umask(0o077)
-    # The order matters: descriptor 0 must be copied before it is replaced.
-    # At first descriptor 0 is the socket to the process that has passed us its stdin (3) and stdout (1). The
-    # socket replaces that stdin, which is not needed, and stays open until the tasks start.
-    os.dup2(0, _PASSER_FD, False)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    # Without a handler the first process of a container ignores SIGTERM, which comes when the pod is deleted.
+    # One that comes before there is a launcher is noted here, and passed on when the launcher has started.
+    early_sigterms: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: early_sigterms.append(number))
+    _free_stdin()
+    environ = _write_files(arguments)
     argv, run_folder = arguments["launcher"], arguments["run"]
-    for path, content, mode in (
-        (argv[0], ("#!" + sys.executable + "\n" + arguments["script"]).encode(), 0o700),
-        (arguments["file"], base64.b64decode(arguments["content"]), 0o600),
-    ):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-    # Later commands in the pod find by this link the Python that runs here.
-    os.symlink(sys.executable, os.path.join(os.path.dirname(argv[0]), "python"))
-    os.makedirs(run_folder)
-    path = os.environ.get("PATH", os.defpath) + ":" + arguments["path"]
-    environ = {**os.environ, "PATH": path, **arguments["environ"]}
     launcher = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
     )
@@ -78,17 +67,10 @@ def keep(arguments: dict[str, Any]) -> int:
         sigterms.append(1)
         launcher.terminate()
 
-    # Without a handler the first process of a container ignores SIGTERM, which comes when the pod is deleted.
     signal.signal(signal.SIGTERM, pass_on)
-    # The launcher writes its plan, plan.json, when the tasks start. This ends when the launcher does.
-    with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
-        _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
-        code = launcher.wait()
-        if code < 0:  # It was killed. This runs the command of --on-end that it has left.
-            stop = [argv[0], "stop", run_folder]
-            with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(stop, stdout=log, stderr=log, env=environ, timeout=_STOP_SECONDS)
-    code = code if code >= 0 else 128 - code  # As a shell reports the end by a signal.
+    if early_sigterms:
+        pass_on()
+    code = _await_end(launcher, [argv[0], "stop", run_folder], run_folder, environ)
     with open(arguments["ended"], "w", encoding="ascii") as mark:
         mark.write(str(code))
     _say(_LAST_LINE_FORMAT % (code, arguments["hours"]) + b"\n")
@@ -98,6 +80,67 @@ def keep(arguments: dict[str, Any]) -> int:
     while not sigterms and time.monotonic() < kept_until:
         time.sleep(1.0)  # A signal does not end this sleep.
     return code
+
+
+def _free_stdin() -> None:
+    """Move the socket to the process that has passed us its stdin and stdout, and put /dev/null in its place.
+
+    ::
+
+        descriptor       before                      after
+        0                the socket                  /dev/null
+        1                the stdout passed to us     the stdout passed to us
+        3 (_PASSER_FD)   the stdin passed to us      the socket
+
+    The passed stdin is not needed. The socket must stay open until the tasks start, because closing it lets
+    the other process exit.
+    """
+    # The order matters: descriptor 0 must be copied before it is replaced.
+    os.dup2(0, _PASSER_FD, False)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+
+
+def _write_files(arguments: dict[str, Any]) -> dict[str, str]:
+    """Write the program of the launcher and the other file, make the folder of the run, and link our Python.
+
+    Args:
+        arguments: Those of `keep`.
+
+    Returns:
+        The environment of the launcher.
+    """
+    argv = arguments["launcher"]
+    for path, content, mode in (
+        (argv[0], ("#!" + sys.executable + "\n" + arguments["script"]).encode(), 0o700),
+        (arguments["file"], base64.b64decode(arguments["content"]), 0o600),
+    ):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    # Later commands in the pod find by this link the Python that runs here.
+    os.symlink(sys.executable, os.path.join(os.path.dirname(argv[0]), "python"))
+    os.makedirs(arguments["run"])
+    path = os.environ.get("PATH", os.defpath) + ":" + arguments["path"]
+    return {**os.environ, "PATH": path, **arguments["environ"]}
+
+
+def _await_end(launcher: Any, stop_argv: list[str], run_folder: str, environ: dict[str, str]) -> int:
+    """Copy the output of the launcher until it ends, and return its exit code as a shell reports it.
+
+    Args:
+        launcher: The process of the launcher.
+        stop_argv: The command that does what a launcher which was killed has left to do.
+        run_folder: The folder of the run, which gets the log.
+        environ: The environment of that command.
+    """
+    # The launcher writes its plan, plan.json, when the tasks start. This ends when the launcher does.
+    with open(os.path.join(run_folder, "launcher.log"), "wb", buffering=0) as log:
+        _copy_output(launcher, log, os.path.join(run_folder, "plan.json"))
+        code: int = launcher.wait()
+        if code < 0:  # It was killed. This runs the command of --on-end that it has left.
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(stop_argv, stdout=log, stderr=log, env=environ, timeout=_STOP_SECONDS)
+    return code if code >= 0 else 128 - code
 
 
 def _copy_output(launcher: Any, log: Any, plan_path: str) -> None:
@@ -125,7 +168,8 @@ def _copy_output(launcher: Any, log: Any, plan_path: str) -> None:
         elif not tasks_started and os.path.exists(plan_path):
             tasks_started = True
             _say(TASKS_START_LINE + b"\n")
-            # /dev/null, which is our stdin, replaces stdout. Closing the socket lets the kubectl exec exit.
+            # /dev/null, which is our descriptor 0, replaces stdout. Closing the socket lets the kubectl exec
+            # exit.
             os.dup2(0, 1)
             os.close(_PASSER_FD)
 

@@ -83,7 +83,7 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
         self._import_lock = threading.Lock()
         #: The connections to gateways, by the names of the gateways up to each. All hosts share them.
         self._gateways: dict[tuple[str, ...], Future[SshConnection]] = {}
-        # These times include those of the connections to gateways.
+        #: How many seconds connecting to each host took, including its gateways.
         self.login_seconds: dict[str, float] = {}
         #: What forwards ports, see `Connections.forwarding`.
         self.forwarding = self

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.agent import files
 from launcher.agent.identity import this_process
-from launcher.agent.transfer import SYNC_MARK
+from launcher.agent.transfer import SYNC_MARK, digest
 from launcher.backends.programs import RemoteProgram
 from launcher.common.errors import JobError, TransportError
 from launcher.files.requests import Item, parse_syncs
@@ -313,3 +313,18 @@ def test_a_task_that_runs_there_is_not_disturbed(bring: Sync, folder: Path, ther
                 bring(f"{folder}:some/where")
         finally:
             process.kill()
+
+
+def test_a_lock_of_another_user_is_named(open_hosts: LocalHosts, folder: Path):
+    """Even if it cannot be opened. In a folder that several users may write to, anybody can make it."""
+    if not open_hosts.uid:
+        pytest.skip("needs root: a file of another user")
+    place = open_hosts.home("a") / "place"
+    lock = place.parent / f".tf-launcher-lock-{open_hosts.uid}-{digest(str(place))}"
+    for mode in (0o600, 0o666):
+        lock.touch()
+        lock.chmod(mode)
+        with pytest.raises(TransportError, match=rf"{lock} belongs to another user; remove it"):
+            sync(FileTransfer(open_hosts, 8), ("a",), trees_of(f"{folder}:place"), "job1")
+    lock.unlink()
+    assert sync(FileTransfer(open_hosts, 8), ("a",), trees_of(f"{folder}:place"), "job1")

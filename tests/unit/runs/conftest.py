@@ -58,7 +58,7 @@ def made(
     dead = replace(this_process(), start_ticks=1)
     record = {"schema": 1, "job": job, "started_at": at, **as_dict(owner or dead)}
     record["origin"] = {"name": name}
-    Path(paths.owner).write_text(json.dumps(record))
+    Path(paths.record).write_text(json.dumps(record))
     if exit_code is not None:
         Path(paths.report).write_text(json.dumps({"exit_code": exit_code, "ended_at": at + 5}))
     return paths

@@ -37,7 +37,7 @@ def test_the_newest_are_kept_and_all_that_may_still_run(state: Path):
 
 def test_folders_elsewhere_are_not_removed(state: Path, tmp_path: Path):
     mine = create(str(tmp_path / "mine"), name(0)).paths
-    Path(mine.owner).unlink()
+    Path(mine.record).unlink()
     Path(mine.report).write_text("{}")
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()

@@ -128,7 +128,7 @@ def test_a_folder_used_again_is_the_later_runs(state: Path, tmp_path: Path):
 def test_a_broken_record_breaks_nothing(state: Path, record: str):
     paths = made(OLD)
     Path(paths.plan).write_text("{}")
-    Path(paths.owner).write_text(record, encoding="latin-1")
+    Path(paths.record).write_text(record, encoding="latin-1")
     run = loaded(paths.root)
     assert (run.name, run.owner, run.state) == (OLD, None, RunState.DIED)
 
@@ -219,7 +219,7 @@ def test_a_link_in_the_place_of_the_record(tmp_path: Path, state: Path, monkeypa
     monkeypatch.setattr(os, "mkdir", made_and_linked)
     paths = create(str(root), NEW).paths
     assert precious.read_text() == "precious"
-    assert json.loads(Path(paths.owner).read_text())["job"] == NEW
+    assert json.loads(Path(paths.record).read_text())["job"] == NEW
 
 
 @pytest.mark.parametrize("mask", [0o777, 0o277, 0o022])
@@ -229,5 +229,5 @@ def test_the_modes_do_not_depend_on_the_umask(state: Path, mask: int):
         paths = create(None, NEW).paths
     finally:
         os.umask(before)
-    modes = [os.stat(path).st_mode & 0o777 for path in (paths.root, paths.logs, paths.owner)]
+    modes = [os.stat(path).st_mode & 0o777 for path in (paths.root, paths.logs, paths.record)]
     assert modes == [0o700, 0o700, 0o600]

@@ -452,10 +452,6 @@ class RunPaths(Record):
         """Return the folder for the results of a task (`JobSpec.output_dirs`)."""
         return f"{self.root}/output/{task.file_stem}"
 
-    def collected(self, task: TaskId) -> str:
-        """Return the folder for what is collected from a task, if the user names no other."""
-        return f"{self.root}/collected/{task.file_stem}"
-
     def log(self, task: TaskId) -> str:
         """Return the file with the raw bytes that a task printed."""
         return f"{self.logs}/{task.file_stem}.log"

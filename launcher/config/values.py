@@ -361,8 +361,8 @@ def path_to_target(text: str) -> str:
     if "://" in text:
         from launcher.storage.urls import split_target  # noqa: PLC0415 - few launches need it
 
-        _, url = split_target(text)
-        if not url:
+        _, folder = split_target(text)
+        if not folder:
             raise ValueError("expected PATH:URL, as in model:hdfs://namenode/folder")
-        target_url(url)
+        target_url(folder)
     return text

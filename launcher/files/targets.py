@@ -44,8 +44,8 @@ def copy_out(transfer: FileTransfer, targets: Sequence[FileTarget]) -> list[tupl
         targets: What is copied, and where to. Files that are there under the same names are replaced.
 
     Returns:
-        The files that were not copied, each with the reason. The path is empty if the reason stands for all.
-        The list is empty if all were copied.
+        The files that were not copied, each with the reason. The path is empty if the reason stands for all,
+        or for more files. The list is empty if all were copied.
     """
     place = join_names([*dict.fromkeys(shown(target.named) for target in targets)])
     done, failed = transfer.on_all([place], lambda _: _run(transfer, targets, place), "copying files")
@@ -55,12 +55,11 @@ def copy_out(transfer: FileTransfer, targets: Sequence[FileTarget]) -> list[tupl
     if result["left_out"]:
         names = join_names([*map(with_tilde, result["left_out"])])
         transfer.report(f"not copied, as they are links or no regular files: {names}")
-    if result["copied"] or not result["failed"]:
+    failures = [(path, why) for path, why in result["failures"]]
+    if result["copied"] or not failures:
         files, size = plural(result["copied"], "file"), byte_size(result["bytes"])
         transfer.report(f"copied {files} ({size}) to {place} in {duration(transfer.seconds)}")
-    failures = [(path, why) for path, why in result["failures"]]
-    more = result["failed"] - len(failures)
-    return [*failures, ("", plural(more, "more file"))] if more else failures
+    return failures
 
 
 def _run(transfer: FileTransfer, targets: Sequence[FileTarget], place: str) -> dict[str, Any]:

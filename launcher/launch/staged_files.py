@@ -222,7 +222,7 @@ class StagedFiles:
             for task in (task for task in plan.tasks if request.concerns(task.task)):
                 item = request.item(task.task, task.host, task.workdir or "", paths.root)
                 if request.url:  # Files of the same name may go to different URLs.
-                    item = replace(item, into=f"{paths.collected(task.task)}/url-{number}")
+                    item = replace(item, into=f"{item.into}/url-{number}")
                     # Each task has a folder of its own, unless the user names a single one.
                     url = joined(request.url, *([task.task.file_stem] if request.number is None else []))
                     targets.append(FileTarget(item.into, url, named=request.url))

@@ -13,6 +13,7 @@ import threading
 from typing import Callable, Dict, Iterator, List, NoReturn, Sequence, Set, Tuple
 from urllib.parse import quote
 
+from launcher.common.text import plural
 from launcher.common.trusted_io import open_regular
 from launcher.storage.store import StorageError, store
 from launcher.storage.urls import joined, scheme_of, shown
@@ -68,16 +69,16 @@ def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None
     copied = copied_bytes = 0
     lost_stores: Set[str] = set()
     for url, path in files.items():
-        place = url.split("/")[2]
+        address = "/".join(url.split("/")[:3])
         try:
-            if place in lost_stores:
+            if address in lost_stores:
                 raise StorageError(url, "not tried, as the store could not be reached")
             with open_regular(path, links=False) as content:
                 store(content, url, lambda size: tell(moved=size))
                 copied_bytes += content.tell()
             copied += 1
         except StorageError as error:
-            lost_stores.update([] if error.is_final else [place])
+            lost_stores.update([] if error.is_final else [address])
             failures.append((path, str(error)))
         except OSError as error:
             if error.errno == errno.EINVAL:
@@ -85,13 +86,10 @@ def _copy(targets: Sequence[Tuple[str, str]], tell: Callable[..., None]) -> None
             else:
                 failures.append((path, error.strerror or str(error)))
         tell(moved=0)
-    tell(
-        copied=copied,
-        bytes=copied_bytes,
-        failed=len(failures),
-        failures=failures[:_MAX_NAMED],
-        left_out=left_out[:_MAX_NAMED],
-    )
+    named = failures[:_MAX_NAMED]
+    if len(failures) > _MAX_NAMED:
+        named.append(("", plural(len(failures) - _MAX_NAMED, "more file")))
+    tell(copied=copied, bytes=copied_bytes, failures=named, left_out=left_out[:_MAX_NAMED])
 
 
 def _files_in(top: str, top_url: str, failures: List[Tuple[str, str]]) -> Iterator[Tuple[str, str]]:
@@ -105,15 +103,12 @@ def _files_in(top: str, top_url: str, failures: List[Tuple[str, str]]) -> Iterat
     if os.path.isfile(top):
         yield top, top_url
     elif os.path.lexists(top):  # A task that has left nothing may have no folder.
-
-        def note(error: OSError) -> None:
-            """Note that a folder cannot be read."""
-            failures.append((str(error.filename), error.strerror or str(error)))
-
-        for folder, folders, names in os.walk(top, onerror=note):
+        errors: List[OSError] = []
+        for folder, folders, names in os.walk(top, onerror=errors.append):
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
             for name in sorted((*links, *names)):
                 path = os.path.join(folder, name)
                 relative = os.path.relpath(path, top)
                 # Only the names in file:// have escapes.
                 yield path, joined(top_url, quote(relative) if scheme_of(top_url) == "file" else relative)
+        failures.extend((str(error.filename), error.strerror or str(error)) for error in errors)

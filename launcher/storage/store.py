@@ -153,18 +153,17 @@ def is_empty(url: str) -> bool:
         """Ask the store once."""
         store, path = _store(url)
         store.invalidate_cache()
-        found: List[Dict[str, Any]] = []
         try:
             found = store.ls(path, detail=True)
         except FileNotFoundError:
             _check_bucket(store, path, url)
+            return True
         # Some stores list the folder itself, as a folder or as an empty file whose name ends with a slash.
-        folders = [
-            file
+        return all(
+            file["name"].strip("/") == path.strip("/")
+            and (file["type"] == "directory" or (file["name"].endswith("/") and not file["size"]))
             for file in found
-            if file["type"] == "directory" or (file["name"].endswith("/") and not file["size"])
-        ]
-        return [file["name"].strip("/") for file in folders] == [path.strip("/")] * len(found)
+        )
 
     return _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
 
@@ -640,14 +639,11 @@ def _failure(url: str, error: Exception) -> StorageError:
     """Return the error of a library as one of ours."""
     if isinstance(error, StorageError):
         return error
-    # fsspec calls whatever goes wrong with a web server a missing file.
     cause, scheme = error.__cause__, urls.scheme_of(url)
-    if (
-        scheme in ("http", "https")
-        and isinstance(error, FileNotFoundError)
-        and getattr(cause, "status", 0) != _NOT_FOUND
-    ):
-        error = cause if isinstance(cause, Exception) else error
+    # fsspec calls whatever goes wrong with a web server a missing file.
+    is_unclear = scheme in urls.WEB_SCHEMES and isinstance(error, FileNotFoundError)
+    if is_unclear and isinstance(cause, Exception) and getattr(cause, "status", 0) != _NOT_FOUND:
+        error = cause
     is_final = isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
     text = _first_line(url, error)
     # hdfs-native has one kind of error for all that a NameNode answers.

@@ -28,7 +28,9 @@ GROUPS = {
     "In the function": "TFNodeContext DataFeed TFNode compat",
     "Data": "TextFiles CsvFiles TFRecordFiles ParquetFiles partitions rows data.tf_dataset",
     "Reports": "Report TaskReport Failure Reason TaskState ExitStatus TaskId",
-    "Errors": "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout",
+    "Errors": (
+        "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout StorageError"
+    ),
 }
 
 

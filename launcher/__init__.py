@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from launcher.feed.remote.data_feed import DataFeed as DataFeed
     from launcher.feed.sources import partitions as partitions
     from launcher.feed.sources import rows as rows
+    from launcher.storage.store import StorageError as StorageError
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ _MODULES = {
     "launcher.feed.sources": "partitions rows",
     "launcher.common.cluster": "TaskId",
     "launcher.common.report": "ExitStatus Failure Reason Report TaskReport TaskState",
+    "launcher.storage.store": "StorageError",
 }
 
 __all__ = sorted(" ".join(_MODULES.values()).split())

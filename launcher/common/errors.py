@@ -20,6 +20,7 @@
     ├── ProtocolError               125  a host sent a message that the protocol does not allow
     ├── JobFailed                   125  Python API: the job has failed
     │   └── TaskFailed                   this task failed first: its exit status, last lines and traceback
+    ├── StorageError                125  a file at a URL cannot be read or written (in `launcher.storage`)
     └── FeedError                   125  Python API: rows cannot be sent to the tasks
         └── FeedTimeout                  a task takes no rows
 

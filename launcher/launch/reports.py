@@ -52,12 +52,15 @@ def write_run_report(report: Report, paths: RunPaths) -> None:
         write_json(paths.report, record_as_dict(report))
 
 
-def write_report_for_user(report: Report, path: str, loop: EventLoop | None = None) -> bool:
+def write_report_for_user(
+    report: Report, path: str, loop: EventLoop | None = None, *, quiet: bool = True
+) -> bool:
     """Write the file of ``--report``.
 
     Args:
         report: The report of the job.
         path: The path of the file, or its URL.
+        quiet: Whether the user is not told how a copy to a URL goes.
         loop: The event loop, which runs while a file is copied to a URL. None if there is none.
 
     Returns:
@@ -65,7 +68,7 @@ def write_report_for_user(report: Report, path: str, loop: EventLoop | None = No
     """
     try:
         if "://" in path:
-            return _write_to_url(report, path, loop)
+            return _write_to_url(report, path, loop, quiet=quiet)
         write_for_user(path, json_text(record_as_dict(report)))
     except OSError as error:
         say(f"cannot write the report to {path!r}: {error.strerror}")
@@ -73,7 +76,7 @@ def write_report_for_user(report: Report, path: str, loop: EventLoop | None = No
     return True
 
 
-def _write_to_url(report: Report, url: str, loop: EventLoop | None) -> bool:
+def _write_to_url(report: Report, url: str, loop: EventLoop | None, *, quiet: bool) -> bool:
     """Write the file of ``--report`` at a URL, as `write_report_for_user` does."""
     from tempfile import TemporaryDirectory  # noqa: PLC0415 - few launches have a URL
 
@@ -82,7 +85,7 @@ def _write_to_url(report: Report, url: str, loop: EventLoop | None) -> bool:
 
     with TemporaryDirectory(prefix="tf-launcher-") as folder:
         write_for_user(f"{folder}/report.json", json_text(record_as_dict(report)))
-        transfer = FileTransfer(None, 1, _COPY_SECONDS, loop, quiet=True)
+        transfer = FileTransfer(None, 1, _COPY_SECONDS, loop, quiet=quiet)
         failures = copy_out(transfer, [FileTarget(f"{folder}/report.json", url, named=url)])
     for _, why in failures:
         say(f"cannot write the report: {why}")

@@ -538,7 +538,8 @@ class Session:
                 self.are_files_complete = self.are_files_complete and fetched
             if (file := self.settings[table.REPORT]) is not None:
                 with self.interrupts.limited():
-                    written = write_report_for_user(report, file, self.loop)
+                    quiet = self.settings[table.QUIET] or self.settings[table.JSON]
+                    written = write_report_for_user(report, file, self.loop, quiet=quiet)
                 self.are_files_complete = self.are_files_complete and written
             for line in self.fleet.leftovers():
                 say(line)

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 import threading
 import time
 from concurrent import futures
@@ -38,6 +39,8 @@ _FIRST_CALL_SECONDS = 20.0
 #: How long it may take to remove a file that could not be written, and at least the last of several attempts.
 _DISCARD_SECONDS, _LAST_CALL_SECONDS = 10.0, 3.0
 _MAX_WAIT_SECONDS = 5.0
+#: After this time the user is told what is waited for.
+_TELL_SECONDS = 1.5
 #: How long it may take to find the address of a host.
 _LOOKUP_SECONDS = 5.0
 #: How much of a file is fetched at once, and from a store that needs a request for each.
@@ -559,6 +562,7 @@ def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
         patience: For how long all of it is tried again, in seconds.
     """
     succeeded, wait = time.monotonic(), 0.2
+    began, has_told = succeeded, False
     deadline: Optional[float] = None
     earlier: Optional[StorageError] = None
 
@@ -586,6 +590,10 @@ def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
                 why = failure if failure is error else _no_host(url) or failure
                 # The traceback of a library says nothing to the user, and may contain secrets.
                 raise why from None
+            if not has_told and time.monotonic() - began > _TELL_SECONDS:
+                # Nobody else knows that this task or program waits.
+                print(f"waiting for {failure}", file=sys.stderr, flush=True)
+                has_told = True
         # The next attempt makes a connection of its own.
         _STORES.clear()
         time.sleep(wait)

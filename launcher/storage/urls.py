@@ -51,7 +51,10 @@ def split_target(text: str) -> Tuple[str, str]:
 
 def local_path(url: str) -> Optional[str]:
     """Return the path of a ``file://`` URL, or None for any other URL."""
-    return unquote(urlsplit(url).path) if scheme_of(url) == "file" else None
+    if scheme_of(url) != "file":
+        return None
+    # What precedes the first slash is this machine. Names may contain what has a meaning in other URLs.
+    return "/" + unquote(url.partition("://")[2].partition("/")[2])
 
 
 def joined(url: str, *names: str) -> str:
@@ -103,6 +106,9 @@ def url_fault(url: str) -> str:
         parts.port  # noqa: B018 - it is read to be checked
     except ValueError:  # Its text may contain a password.
         return "expected a URL, as in hdfs://namenode:8020/data"
+    if scheme_of(url) in HDFS and ("#" in url or "?" in url):
+        # hdfs-native takes them for the end of the name, and would read another file.
+        return "no name or pattern on HDFS may contain # or ?"
     return ""
 
 

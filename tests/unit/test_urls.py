@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.common.text import without_passwords
-from launcher.storage.urls import redacted, shown, url_fault
+from launcher.storage.urls import local_path, redacted, shown, url_fault
 
 pytestmark = pytest.mark.promise(
     "no password and no signed query of a URL is printed, kept or in a command line"
@@ -60,3 +60,14 @@ def test_any_url_can_be_shown(rest: str):
     for scheme in ("hdfs", "s3", "https"):
         url = f"{scheme}://{rest}"
         assert isinstance(shown(url), str) and isinstance(url_fault(url), str)
+
+
+def test_a_library_is_given_no_name_of_which_it_drops_the_end():
+    for name in ("a#b", "a?b", "2026-1?.txt"):
+        assert url_fault(f"hdfs://nn:8020/x/{name}") and not url_fault(f"s3://bucket/x/{name}")
+
+
+def test_the_name_of_a_local_file_may_contain_anything():
+    for path in ("/x/a#b", "/x/a?b", "/x/a b", "/"):
+        assert local_path(f"file://{path}") == local_path(f"file://localhost{path}") == path
+    assert local_path("hdfs://nn/x") is None

@@ -18,8 +18,9 @@ KNOWN_SIGNALS = frozenset(map(int, signal.Signals))
 _MAX_HOST_TEXT = 2000
 #: Which part of its letters a misspelling must share with the name, as `difflib` computes it.
 _MIN_SIMILARITY = 0.75
-#: The user and the password in a URL, if it has a password. That may contain anything, but a port is none.
-PASSWORD_PATTERN = re.compile(r"(?<=://)[^/\s:@,\[]*:(?!\d+(?:[/?,\s]|$)).*(?=@)")
+#: The user and the password of a URL in what stands before an @. A password may contain anything, but a port
+#: is none.
+_LOGIN_PATTERN = re.compile(r"(?<=://)[^/\s:@,\[]*:(?!\d+[/?,\s]).*")
 #: The message where no thread or process can be started.
 NO_THREAD_REASON = (
     "this system starts no more threads or processes for this user: see `ulimit -u`, and pids.max of the "
@@ -198,7 +199,14 @@ def sanitize_host_text(text: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a text for messages and files, in which no URL contains a password."""
-    return PASSWORD_PATTERN.sub("***", text)
+    before, at, after = text.rpartition("@")
+    return f"{_LOGIN_PATTERN.sub('***', before)}{at}{after}"
+
+
+def login_in(url: str) -> str:
+    """Return ``USER:PASSWORD`` of a URL, or an empty text if it contains no password."""
+    found = _LOGIN_PATTERN.search(url.rpartition("@")[0])
+    return found[0] if found else ""
 
 
 def last_line(printed: str, otherwise: str = "") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.agent.lookup import ENVIRONMENT_NAME_PATTERN
-from launcher.common.text import escape_controls, join_names, without_passwords
+from launcher.common.text import escape_controls, join_names, login_in
 from launcher.job import CHIEF_ROLES, LATEST, RESERVED_VARIABLES, SERVICE_ROLES
 
 MAX_GPUS = 256
@@ -334,7 +334,7 @@ def url(text: str) -> str:
 
     if not is_url(text):
         raise ValueError("expected a URL, as in hdfs://namenode:8020/data")
-    if without_passwords(text) != text:
+    if login_in(text):
         raise ValueError("expected a URL without a password, which other users could read")
     if fault := url_fault(text):
         raise ValueError(fault)

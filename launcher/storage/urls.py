@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Optional, Tuple
 from urllib.parse import unquote, urlsplit
 
-from launcher.common.text import PASSWORD_PATTERN
+from launcher.common.text import login_in
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: The module that fsspec needs for a scheme, the package that has it, and the extra of tf-launcher.
@@ -80,9 +80,9 @@ def redacted(text: str, url: str) -> str:
         url: The URL.
     """
     secrets = []
-    if found := PASSWORD_PATTERN.search(url):
-        password = found[0].partition(":")[2]
-        secrets += [found[0], password, unquote(password)]
+    if login := login_in(url):
+        password = login.partition(":")[2]
+        secrets += [login, password, unquote(password)]
     # In a pattern for another store than a web server, a question mark stands for a character.
     if scheme_of(url) in WEB_SCHEMES:
         secrets.append(url.partition("?")[2].partition("#")[0])
@@ -100,8 +100,7 @@ def url_fault(url: str) -> str:
         parts = urlsplit(url)
         if scheme_of(url) in OBJECT_STORES:
             # A library would take the password as a bucket, and repeat parts of it.
-            has_key = PASSWORD_PATTERN.search(url)
-            key = "expected a bucket; keys belong into variables or files" if has_key else ""
+            key = "expected a bucket; keys belong into variables or files" if login_in(url) else ""
             return key if parts.netloc else "names no bucket"
         parts.port  # noqa: B018 - it is read to be checked
     except ValueError:  # Its text may contain a password.

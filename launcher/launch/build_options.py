@@ -25,6 +25,7 @@ from launcher.config.documents import Target
 from launcher.config.hostfile import read_hosts
 from launcher.config.jobfile import parse_job, read_job_file
 from launcher.config.settings import FileContent, Given, Settings, SourceKind, merge
+from launcher.job import Host, JobSpec, Role
 from launcher.launch import option_faults
 from launcher.launch.job_spec import counts_of, roles_of, spec_of, variables_of, with_drain, with_tensorboard
 from launcher.launch.options import ON_COMMAND_LINE, LaunchOptions, LaunchWords
@@ -50,21 +51,8 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     # Faults are collected until all checks are made, so that the user sees all of them at once.
     found: list[Fault | Note] = [*words.faults, *file.faults, *project.faults, *excluded]
     found += map(Note, file.notes)
-    try:
-        hosts = read_hosts(settings[table.HOSTS], settings.source(table.HOSTS))
-    except InputError as error:
-        hosts = ()
-        found += error.faults
-
-    roles = file.roles
-    if not words.has_roles:  # No file describes the roles, so options such as ``--workers`` do.
-        roles, faults = roles_of(settings, words.command)
-        found += () if words.faults else faults  # The program may be the value of a wrong option.
-    spec, faults_and_notes = spec_of(settings, roles)
-    found += [*faults_and_notes, *option_faults.program_faults(settings, words)]
-    found += option_faults.name_faults(settings, roles)
-    spec, faults_and_notes = with_drain(spec, settings)
-    found += [*faults_and_notes, *check_texts(spec, hosts, settings.source(table.ENV))]
+    spec, hosts, faults_and_notes = _job_and_hosts(words, settings, file.roles)
+    found += faults_and_notes
 
     request = LaunchRequest(run_name="", spec=spec, settings=settings, named_hosts=hosts)
     choice = backends.choose(settings, spec, hosts_named=request.hosts_named, engine=engine)
@@ -96,6 +84,33 @@ def build_options(words: LaunchWords, engine: str = "", implied: Mapping[str, Gi
     )
 
 
+def _job_and_hosts(
+    words: LaunchWords, settings: Settings, roles: Sequence[Role]
+) -> tuple[JobSpec, tuple[Host, ...], list[Fault | Note]]:
+    """Return the job of a launch, the hosts that the user names, and the faults and notes about both.
+
+    Args:
+        words: The command line.
+        settings: The settings of the launch.
+        roles: The roles that files or ``--roles-fd`` describe.
+    """
+    found: list[Fault | Note] = []
+    try:
+        hosts = read_hosts(settings[table.HOSTS], settings.source(table.HOSTS))
+    except InputError as error:
+        hosts = ()
+        found += error.faults
+    if not words.has_roles:  # No file describes the roles, so options such as ``--workers`` do.
+        roles, faults = roles_of(settings, words.command)
+        found += () if words.faults else faults  # The program may be the value of a wrong option.
+    spec, faults_and_notes = spec_of(settings, roles)
+    found += [*faults_and_notes, *option_faults.program_faults(settings, words)]
+    found += option_faults.name_faults(settings, roles)
+    spec, faults_and_notes = with_drain(spec, settings)
+    found += [*faults_and_notes, *check_texts(spec, hosts, settings.source(table.ENV))]
+    return spec, hosts, found
+
+
 def _origin_of(words: LaunchWords, settings: Settings) -> Origin:
     """Return what the folder of the run says about its start."""
     mark = ["--"] if words.is_marked else []
@@ -123,36 +138,49 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
     Returns:
         The contents of the job file and of the project file. A file that was not read has no content.
     """
-    options, file, project = words.settings, FileContent(), FileContent()
+    options, file = words.settings, FileContent()
     roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(options).items()}
     descriptor = options[table.ROLES_FD]
     if descriptor is not None:
         with open(descriptor, encoding="utf-8") as stream:
             roles.update(json.load(stream))
     if words.job_file:
-        # A TFJob (a job file of Kubernetes) says neither which backend runs it nor whether its images are
-        # used: the command line does.
-        asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
-        engine = asked.name if asked else engine
-        # ``--docker IMAGE`` replaces the images of the file.
-        has_images = bool(engine) and not (asked and options[asked])
-        names = frozenset(variables_of(options[table.VARIABLES], os.environ)[0])
-        target = Target(tuple(words.program), engine=engine, images=has_images, variables=names)
-        file = read_job_file(words.job_file, roles, backends.sections(), target)
-        # To look for backends of other packages takes time, so it is done only if a key may be one of theirs.
-        has_unknown_key = any(fault.problem.startswith("unknown key") for fault in file.faults)
-        if has_unknown_key and backends.find_installed():
-            file = read_job_file(words.job_file, roles, backends.sections(), target)
-    elif words.has_roles:  # Roles without a job file are checked as if they were in one.
+        return _read_job_file(words, roles, engine), FileContent()
+    if words.has_roles:  # Roles without a job file are checked as if they were in one.
         file = parse_job("", ON_COMMAND_LINE, roles, backends.sections())
-    if not words.job_file and not options[table.NO_DEFAULTS]:
-        # Without roles the first word after the options is the program. It is empty if there is none.
-        program = file.roles[0].program.name if file.roles else "".join(words.command[:1])
-        folder = os.path.expanduser(options[table.WORKDIR] or ".")
-        script = os.path.normpath(os.path.join(folder, program))
-        is_script = script.endswith(".py") and os.path.isfile(script)
-        project = find_defaults(script if is_script else "", backends.sections())
-    return file, project
+    if options[table.NO_DEFAULTS]:
+        return file, FileContent()
+    # Without roles the first word after the options is the program. It is empty if there is none.
+    program = file.roles[0].program.name if file.roles else "".join(words.command[:1])
+    folder = os.path.expanduser(options[table.WORKDIR] or ".")
+    script = os.path.normpath(os.path.join(folder, program))
+    is_script = script.endswith(".py") and os.path.isfile(script)
+    return file, find_defaults(script if is_script else "", backends.sections())
+
+
+def _read_job_file(words: LaunchWords, roles: Mapping[str, Any], engine: str) -> FileContent:
+    """Read the job file of a command line.
+
+    Args:
+        words: The command line.
+        roles: The roles of the command line, which replace those of the file.
+        engine: The name of the backend that the command itself asks for, or empty.
+    """
+    options = words.settings
+    # A TFJob (a job file of Kubernetes) says neither which backend runs it nor whether its images are used:
+    # the command line does.
+    asked = next((row for row in (KUBERNETES, DOCKER) if options.is_given(row)), None)
+    engine = asked.name if asked else engine
+    # ``--docker IMAGE`` replaces the images of the file.
+    has_images = bool(engine) and not (asked and options[asked])
+    names = frozenset(variables_of(options[table.VARIABLES], os.environ)[0])
+    target = Target(tuple(words.program), engine=engine, images=has_images, variables=names)
+    file = read_job_file(words.job_file, roles, backends.sections(), target)
+    # To look for backends of other packages takes time, so it is done only if a key may be one of theirs.
+    has_unknown_key = any(fault.problem.startswith("unknown key") for fault in file.faults)
+    if has_unknown_key and backends.find_installed():
+        file = read_job_file(words.job_file, roles, backends.sections(), target)
+    return file
 
 
 def _check_backends(

@@ -335,8 +335,9 @@ class Control:
         return {"groups": groups, "taking": [task for task in running if task in taker.taking]}
 
     def _measure(self) -> None:
-        """Ask the hosts for the memory of their tasks that have not told it lately.
+        """Ask hosts to measure the memory of their tasks, and forget what these hosts have measured before.
 
+        A host is asked if its last measurement is too old, or if the memory of one of its tasks is not known.
         `measured` is called with each answer.
         """
         machine, oldest = self._job.machine, time.monotonic() - self._recent_seconds
@@ -347,7 +348,6 @@ class Control:
             for host in machine.busy_hosts()
             if host in unknown or self._measured_at.get(host, 0.0) <= oldest
         }
-        # What they have told before is too old.
         self._memory = {
             task: size
             for task, size in self._memory.items()

@@ -38,10 +38,14 @@ class EventCommandRunner(Renderer):
         self._command = command
         #: What the next call for each kind tells: the last event in words, and how many others there were.
         self._untold: dict[str, tuple[str, int]] = {}
-        #: From when on the command may be called for each kind, by ``time.monotonic``, and its last call.
+        #: From when on the command may be called for each kind, by ``time.monotonic``.
         self._due_at: dict[str, float] = {}
+        #: The threads of the last call for each kind.
         self._calls: dict[str, threading.Thread] = {}
-        self._has_ended = self._is_interrupted = False
+        #: Whether the job has ended. Messages are then printed at once, because nothing else shows them.
+        self._has_ended = False
+        #: Whether the user no longer wants to wait for calls at the end, so that they are killed.
+        self._is_interrupted = False
         #: The attempts that are known to have stalled.
         self._stalled: set[tuple[TaskId, int]] = set()
         #: How the last task that starts again has ended.
@@ -79,18 +83,27 @@ class EventCommandRunner(Renderer):
         """Start the calls that are due: one for each kind of event, which tells of its last event.
 
         After a call, the next one for this kind waits, so that many events do not start many processes.
+
+        Returns:
+            The seconds until the next call that waits is due. None if none waits.
         """
         for kind in [kind for kind in self._untold if now >= self._due_at.get(kind, now)]:
             self._due_at[kind] = now + _PAUSE_SECONDS
-            told = self._untold.pop(kind)
+            text, others = self._untold.pop(kind)
             try:
-                self._calls[kind] = start_function(self._call, kind, *told, name=f"--on-event {kind}")
+                self._calls[kind] = start_function(self._call, kind, text, others, name=f"--on-event {kind}")
             except TransportError as error:
                 say(f"the command of --on-event does not run: {error}")
         return min((self._due_at[kind] - now for kind in self._untold), default=None)
 
     def _call(self, kind: str, text: str, others: int) -> None:
-        """Run the command, and tell the user what it printed at last and why it failed."""
+        """Run the command, and tell the user what it printed at last and why it failed. A thread calls this.
+
+        Args:
+            kind: The kind of the event, for the command.
+            text: The last event of this kind in words, for the command.
+            others: How many other events of this kind there were since the last call.
+        """
         text = shortened(escape_controls(text), _MAX_TEXT_CHARACTERS)
         text += f" (and {others} more since the last call)" if others else ""
         more = {"LAUNCH_EVENT": kind, "LAUNCH_EVENT_TEXT": text}
@@ -111,7 +124,7 @@ class EventCommandRunner(Renderer):
         """Wait until all calls have ended, each within its limit.
 
         Args:
-            is_interrupted: Returns whether the user no longer wants to wait. They are killed then.
+            is_interrupted: Returns whether the user no longer wants to wait. The calls are killed then.
         """
         for thread in self._calls.values():
             while thread.is_alive():

@@ -136,7 +136,11 @@ class Interrupts:
         return found
 
     def _note_signal(self, number: signal.Signals) -> None:
-        """Note that a signal has arrived, and whether its sender wants the end at once."""
+        """Note that a signal has arrived.
+
+        It counts as repeated (AGAIN) if the user has sent the same signal some time before: a second Ctrl-C
+        means that the user does not want to wait. `_on_signal` and `limited` react to the count.
+        """
         self._received.append(number)
         if self._requests.add(number, time.monotonic()) is StopRequest.AGAIN:
             self._repeat_count += 1

@@ -257,10 +257,31 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
         found.append(Fault(settings.source(table.DONE_WHEN), problem, f"expected one of {', '.join(known)}"))
     if not settings[table.DRAIN]:
         return spec, found
+    times, faults_and_notes = _drain_times(roles, deciding, settings)
+    drained = (replace(role, drain=times.get(role.name, role.drain)) for role in roles)
+    return replace(spec, roles=tuple(drained)), [*found, *faults_and_notes]
+
+
+def _drain_times(
+    roles: Sequence[Role], deciding: Mapping[str, int], settings: Settings
+) -> tuple[dict[str, float], list[Fault | Note]]:
+    """Return for how many seconds the tasks of each role may run on after the job is done, by ``--drain``.
+
+    Args:
+        roles: The roles of the job. If there are none, they have faults.
+        deciding: How many tasks of each role decide that the job is done, see `with_drain`.
+        settings: The settings of the launch, with ``--drain``.
+
+    Returns:
+        The seconds by the name of the role, without roles for which the option says nothing. Faults, if it
+        names roles whose tasks cannot run on, and a note if it has no effect.
+    """
+    found: list[Fault | Note] = []
     # The job is done only when all tasks of these roles have ended, so they never run on after it. With
     # ``--done-when`` it is a fault to name one of them; without it, only to name a chief.
     awaited = {role.name for role in roles if deciding.get(role.name) == role.count}
-    without_drain = {*(awaited if done_when else CHIEF_ROLES), *(role.name for role in roles if role.sidecar)}
+    without_drain = {*(awaited if settings[table.DONE_WHEN] else CHIEF_ROLES)}
+    without_drain |= {role.name for role in roles if role.sidecar}
     names = sorted({role.name for role in roles} - without_drain)
     # These are the roles whose tasks may exit by themselves. A ps and most other services never do.
     may_exit = {role.name for role in roles if role.name == "evaluator" or not role.service} - without_drain
@@ -279,8 +300,7 @@ def with_drain(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[Fault |
         times = {**dict.fromkeys(may_exit - with_own_time, times[""]), **times}
     if not any(role.name in times and (role.service or role.name not in awaited) for role in roles):
         found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))
-    drained = (replace(role, drain=times.get(role.name, role.drain)) for role in roles)
-    return replace(spec, roles=tuple(drained)), found
+    return times, found
 
 
 def with_tensorboard(

@@ -61,10 +61,15 @@ def misplaced_options(settings: Settings, command: Sequence[str]) -> Iterator[Fa
 def _not_in_program(script: str, flags: Sequence[str]) -> Sequence[str]:
     """Return the options that a Python program cannot have, as a look at its text shows.
 
-    argparse takes the beginning of an option for the option, as ``--workers`` for ``--workers-per-host``.
+    An option that is the beginning of one of the program counts as one that it has, because argparse accepts
+    beginnings: ``--workers`` for ``--workers-per-host``.
+
+    Args:
+        script: The path of the program.
+        flags: The options.
 
     Returns:
-        None of the options if the program cannot be read, imports modules that may define options, or may
+        The options. Empty if the program cannot be read, imports modules that may define options, or may
         pass its arguments on.
     """
     try:
@@ -76,10 +81,10 @@ def _not_in_program(script: str, flags: Sequence[str]) -> Sequence[str]:
     if not modules <= _HARMLESS_MODULES or _PASSING_ON.search(text):
         return []
     text += " -v --verbose -q --quiet"  # Python's unittest and absl have these.
-    return [flag for flag in flags if not _names(text, flag)]
+    return [flag for flag in flags if not _contains_name(text, flag)]
 
 
-def _names(text: str, flag: str) -> bool:
+def _contains_name(text: str, flag: str) -> bool:
     """Return whether a text contains the name of an option, or a longer name that begins with it."""
     name = flag.lstrip("-").replace("-", "[-_]")
     # Most programs have other words that begin with the letter of -d.

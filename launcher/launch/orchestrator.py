@@ -55,6 +55,9 @@ _EVENTS_IN_TASK_MOVED = (events.TaskStarted, events.TaskNotStarted, events.TaskE
 class Orchestrator:
     """The loop that runs one job from its first command to its report.
 
+    Its attribute `_machine` is the supervisor, a state machine: it gets each event, and returns the commands
+    that this loop executes.
+
     Args:
         spec: What the user wants to run.
         run_info: The run, as the renderers know it.
@@ -121,9 +124,11 @@ class Orchestrator:
         job = ControlledJob(
             self._machine, report=self.report, send=send, handle=self._handle, stacks=self._stacks
         )
+        #: Lets agents measure what tasks use. None with ``--no-samples``.
         self._sampling: Sampling | None = None
         if takes_samples:
             self._sampling = Sampling(loop, self._machine, run_info.paths, progress, self._on_findings)
+        # With samples, the hosts measure at these intervals by themselves. 0: only when ``launch ps`` asks.
         every = 0.0 if self._sampling is None else self._sampling.command.every
         self._control = Control(loop, display.event_buffer, job, every)
         #: The timers of the supervisor that are set.
@@ -251,7 +256,11 @@ class Orchestrator:
         self._blocked_fds = blocked
 
     def _time_up(self, timer: Timer) -> None:
-        """Tell the supervisor that a timer has fired, and execute the commands that follow."""
+        """Tell the supervisor that a timer has fired, and execute the commands that follow.
+
+        If the supervisor is going to stop Python tasks because of this timer, their stacks are taken first.
+        `_show_where_they_hang` then tells the supervisor of the timer, when the stacks are known.
+        """
         del self._timers[timer]
         at = events.now()
         if timer.kind is TimerKind.SILENCE:  # It is not shown, because it fires often.
@@ -261,7 +270,7 @@ class Orchestrator:
                 self._note_delayed_output()
         else:
             self._show(events.TimeUp(at, str(timer)))
-        if tasks := self._machine.hung_tasks(timer):
+        if tasks := self._machine.python_tasks_to_stop(timer):
             self._show_where_they_hang(timer, tasks)
         else:
             self._execute(self._machine.time_up(timer, at))
@@ -275,15 +284,16 @@ class Orchestrator:
         return self._stack_taker
 
     def _show_where_they_hang(self, timer: Timer, tasks: Sequence[TaskId]) -> None:
-        """Take the stacks of tasks that a timer is to stop. It stops them when these are known, or too late.
+        """Take and show the stacks of tasks that are to be stopped because a timer has fired.
 
-        Meanwhile the timer counts as set, so that the supervisor can still cancel it.
+        The supervisor is told of the timer, and stops the tasks, only when the stacks of all are known or a
+        limit of some seconds is over. Until then the timer counts as set, so that it can still be cancelled.
         """
         taker, deadline = self._stacks(), time.monotonic() + _STACKS_SECONDS
         taker.take(self._machine.pids(tasks))
 
         def show_stacks() -> None:
-            """Wait a little longer, or show what is known, and let the supervisor handle the timer."""
+            """Call this again soon, or show the known stacks, and tell the supervisor of the timer."""
             if taker.taking.intersection(tasks) and time.monotonic() < deadline:
                 self._timers[timer] = self._loop.call_at(time.monotonic() + _STACKS_POLL_SECONDS, show_stacks)
                 return
@@ -320,8 +330,8 @@ class Orchestrator:
             ProtocolError: The host may not say that now.
         """
         self._machine.verify(message)
-        if isinstance(message, events.Measured):  # It answers `launch ps`, and is no event of the job.
-            self._control.measured(message)  # It waits for the next request of ``launch ps``.
+        if isinstance(message, events.Measured):  # What tasks use is no event of the job.
+            self._control.measured(message)  # ``launch ps`` is told of it when it asks next.
             if self._sampling is not None:
                 self._sampling.measured(message)
             return

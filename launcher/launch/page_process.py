@@ -40,12 +40,14 @@ class PageProcess:
     def __init__(
         self, paths: RunPaths, loop: EventLoop, show: Callable[[str], None], *, is_detached: bool
     ) -> None:
-        self._loop, self._show, self._shown_bytes = loop, show, 0
+        self._loop, self._show = loop, show
+        #: How many bytes of its output were shown.
+        self._shown_bytes = 0
         #: The start of a line whose end was not printed yet.
         self._rest = b""
         has_browser = not is_detached and os.isatty(_STDERR)
         words = ["page", "--until-end", *([] if has_browser else ["--no-browser"]), paths.root]
-        #: None if it could not be started, or has ended.
+        #: The process. None if it could not be started (then it has no `_pipe`, either), or has ended.
         self._process: subprocess.Popen[bytes] | None = None
         try:
             # Signals of this terminal are for the job.

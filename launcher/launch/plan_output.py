@@ -67,7 +67,8 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions = {"launch": __version__, "python": sys.version.split()[0]}
     if any(task.argv[0] == sys.executable and task.venv is None for task in plan.tasks):
         for folder in sys.path:
-            if folder.endswith("-packages") and os.path.isdir(folder):  # Its names tell it without an import.
+            # The name of one of its entries contains the version, so TensorFlow need not be imported.
+            if folder.endswith("-packages") and os.path.isdir(folder):
                 for name in os.listdir(folder):
                     if match := re.fullmatch(_TENSORFLOW_PATTERN, name):
                         versions["tensorflow"] = match[1]

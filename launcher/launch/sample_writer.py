@@ -49,8 +49,9 @@ class _Sampled:
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
-        #: When the task was measured, and its CPU seconds until then. None before the first sample.
+        #: When the task was measured last, by the clock of its host. 0 before the first sample.
         self.measured_at = 0.0
+        #: Its CPU seconds until then. None before the first sample.
         self.cpu_s: float | None = None
         #: When its log was changed last, and its size then.
         self.log = (0, 0)
@@ -88,9 +89,11 @@ class SampleWriter:
         self._pace_seconds = max(_PACE_SECONDS, 3 * every)
         self._fresh_seconds = max(_FRESH_SECONDS, 2 * every)
         self._max_bytes = max_bytes_of(task_count)
+        #: What is known from the last sample of each task.
         self._tasks: dict[TaskId, _Sampled] = {}
         #: What was found since the caller has last taken it.
         self.findings: list[events.Noticed | events.StepsRead] = []
+        #: Finds slow tasks, and when it has last compared them.
         self._finder, self._compared_at = Findings(), 0.0
         #: Held while something is written. At its end the job writes in its own thread, and another one may
         #: still be writing.
@@ -158,6 +161,7 @@ class SampleWriter:
             given_up = self._progress.has_given_up
             self.findings.append(events.StepsRead(at, changed, given_up))
             if given_up:
+                # The log that took too long is that of the last task: after that none is read for steps.
                 task = [*samples][-1]
                 text = "--progress takes too long to find steps, so that they are not looked for any longer"
                 self.findings.append(events.Noticed(at, "progress", task, f"{task}: {text}"))
@@ -277,11 +281,12 @@ def thinned(lines: Sequence[bytes], max_bytes: int) -> list[bytes]:
     everything: dict[str, Any] = {}
     for _, tasks in moments:
         everything.update(tasks)
-    # Each span may need as much space as one sample of every task, and all spans need a quarter of it.
+    # A span needs at most the space of one sample of every task, and all spans may fill a quarter of it all.
     span_count = max(1, max_bytes // 4 // (len(_compact(everything)) + 1))
     first, last = min(at for at, _ in moments), max(at for at, _ in moments)
     spans: dict[int, tuple[float, dict[str, Any]]] = {}
     for at, tasks in moments:
+        # The second that is added keeps the last moment within the last span, and the divisor above 0.
         number = int(span_count * (at - first) / (last - first + 1.0))
         _, merged = spans.setdefault(number, (at, {}))
         spans[number] = at, {**merged, **tasks}

@@ -42,7 +42,7 @@ class Sampling:
         machine: Knows the tasks.
         paths: The files of the run.
         pattern: How lines with steps look (``--progress``). None to recognize them.
-        on_findings: Is called in the loop.
+        on_findings: Is called in the loop with what was found in samples, such as slow tasks.
     """
 
     def __init__(

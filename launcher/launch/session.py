@@ -382,6 +382,12 @@ class Session:
         Returns:
             The report of the job.
         """
+        # Tasks of an earlier launch whose launcher was killed would take ports and memory from this one.
+        others = unfinished(self.run_name)
+        killed = kill_leftovers(others).text
+        self.run_left_commands(others)
+        gc.freeze()  # The collector need not look at imported modules.
+        gc.enable()  # `launcher.__main__` has disabled it for the imports.
         run_info = RunInfo(
             self.run_name,
             placement=self.placement,
@@ -390,28 +396,7 @@ class Session:
             command=self.options.command,
             without_relay=self.relay.hosts_without(self.allocation),
         )
-        checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
-        # Tasks of an earlier launch whose launcher was killed would take ports and memory from this one.
-        others = unfinished(self.run_name)
-        killed = kill_leftovers(others).text
-        self.run_left_commands(others)
-        gc.freeze()  # The collector need not look at imported modules.
-        gc.enable()  # `launcher.__main__` has disabled it for the imports.
-        self.orchestrator = self.orchestrator_class(
-            self.allocation.spec,
-            run_info,
-            loop=self.loop,
-            fleet=self.fleet,
-            display=self.display,
-            interrupts=self.interrupts,
-            recovery=self.recovery(),
-            hints=HostHints(self.placement.hosts()) if checks_hosts else None,
-            tensorboard=self.tensorboard,
-            commands_fd=self.settings[table.COMMANDS_FD],
-            takes_samples=not self.settings[table.NO_SAMPLES],
-            progress=self.settings[table.PROGRESS],
-            save_results=self.save_results,
-        )
+        self.orchestrator = self.make_orchestrator(run_info)
         # Signals wait, and the orchestrator reads them as requests to stop the job. So a signal after the end
         # of the job, as at scancel (Slurm), does not prevent the report.
         with self.interrupts.queued():
@@ -435,11 +420,30 @@ class Session:
             self.is_reported = True
         return report
 
+    def make_orchestrator(self, run_info: RunInfo) -> Orchestrator:
+        """Return what runs the job in `supervise`, with the parts that the earlier steps have made."""
+        checks_hosts = self.fleet.has_remote_hosts and not self.settings[table.NO_CHECK]
+        return self.orchestrator_class(
+            self.allocation.spec,
+            run_info,
+            loop=self.loop,
+            fleet=self.fleet,
+            display=self.display,
+            interrupts=self.interrupts,
+            recovery=self.recovery(),
+            hints=HostHints(self.placement.hosts()) if checks_hosts else None,
+            tensorboard=self.tensorboard,
+            commands_fd=self.settings[table.COMMANDS_FD],
+            takes_samples=not self.settings[table.NO_SAMPLES],
+            progress=self.settings[table.PROGRESS],
+            save_results=self.save_results,
+        )
+
     def start_page(self) -> None:
-        """Start the process of ``--page``. It ends before all that the job used is closed."""
+        """Start the process of ``--page``. The job stack ends it before anything else that the job used."""
         if not self.settings[table.PAGE]:
             return
-        if self.options.submitted is not None:  # Nobody could open it there.
+        if self.options.submitted is not None:  # This machine of a cluster has no browser of the user.
             say(f"there is no page here: `launch page {self.run_name}` shows the job where you are")
             return
         from launcher.launch.page_process import PageProcess  # noqa: PLC0415 - imports subprocess

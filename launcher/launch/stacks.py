@@ -52,11 +52,13 @@ class StackTaker:
 
     def __init__(self, loop: EventLoop, run: Callable[[str, str, object], RemoteProgram]) -> None:
         self._loop, self._run = loop, run
-        #: The tasks whose stacks are being taken, and the last stacks of each task.
+        #: The tasks whose stacks are being taken.
         self.taking: set[TaskId] = set()
+        #: The last stacks of each task.
         self._taken: dict[TaskId, Stacks] = {}
         #: The hosts whose turn has not come, with the pids of their tasks.
         self._waiting: deque[tuple[str, Mapping[TaskId, int]]] = deque()
+        #: The hosts whose turn it is: the program is sent to them, or takes stacks there.
         self._dumps: set[_HostDump] = set()
         #: The program, compressed, and what hosts must know about it. Empty until it was first needed.
         self._program, self._facts = b"", dict[str, object]()
@@ -143,7 +145,9 @@ class _HostDump:
     ) -> None:
         self.tasks = frozenset(tasks)
         self._loop, self._program, self._on_done = loop, program, on_done
+        #: The rest of the program that was not sent yet, and the part of the answer that has arrived.
         self._unsent, self._answer = memoryview(content), b""
+        #: Ends the wait for the answer. None if this has finished.
         self._timer: TimerHandle | None = loop.call_at(
             time.monotonic() + _HOST_SECONDS, lambda: self.finish(f"no answer within {_HOST_SECONDS:g}s")
         )
@@ -160,7 +164,7 @@ class _HostDump:
                     self._unsent = self._unsent[sent:]
             while data := self._program.recv(_PIECE_BYTES):
                 self._answer += data
-            if data == b"":
+            if data == b"":  # The end of the output. It is None if nothing more has arrived yet.
                 self.finish("its agent did not answer")
             elif len(self._answer) > _MAX_TASK_BYTES * len(self.tasks):
                 self.finish("its agent answers too much")
@@ -195,6 +199,8 @@ def _without_stacks(tasks: Iterable[TaskId], note: str) -> dict[TaskId, Stacks]:
 @functools.cache
 def read_program() -> tuple[bytes, dict[str, object]]:
     """Return the program of py-spy, compressed, and what hosts must know about it. This blocks.
+
+    It is read once in a process, because to compress 8 MB takes a while.
 
     Raises:
         LaunchError: There is none.

@@ -118,10 +118,13 @@ class _Packer:
     def __init__(self, options: LaunchOptions) -> None:
         """Parse the options about files, so that a wrong one is found before anything is packed."""
         self._options, settings = options, options.settings
-        #: The parsed values of ``--sync``, of ``--collect`` and of ``--report``.
+        #: The parsed values of ``--sync``.
         self._syncs = parse_syncs(settings[SYNC], settings.source(SYNC))
         counts = {role.name: role.count for role in options.spec.roles}
+        #: The parsed values of ``--collect``.
         self._collects = parse_collects(settings[COLLECT], counts, settings.source(COLLECT))
+        #: The file of ``--report`` on this machine. None without that option, or if its value is a URL, which
+        #: is the same on the launcher's machine.
         report = settings[REPORT]
         self._report = os.path.abspath(report) if report and not is_url(report) else None
 
@@ -141,7 +144,7 @@ class _Packer:
             backend_options: The options of the backend on that machine.
         """
         report = self._options.settings[REPORT]
-        if self._report:
+        if self._report:  # The launcher writes it into a folder there, whose files come to this machine.
             folder, name = os.path.split(self._report)
             report = f"{remote_paths[folder]}/{name}"
         syncs, collects = tuple(self._sync_texts(remote_paths)), tuple(self._collect_texts(remote_paths))

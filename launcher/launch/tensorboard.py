@@ -70,12 +70,16 @@ def with_output_folder(placement: Placement) -> Placement:
 
 
 def _task_with_output_folder(placed: PlacedTask) -> PlacedTask:
-    """Return the task of TensorBoard with another ``--logdir``, and any other task unchanged."""
+    """Return the task of TensorBoard with the output folders of all tasks as its ``--logdir``.
+
+    Any other task is returned unchanged, and so is TensorBoard without ``--output-dirs``.
+    """
     own_folder = dict(placed.env).get(OUTPUT_DIR_VARIABLE)
     if placed.task != TASK or own_folder is None:
         return placed
     program = placed.role.program
-    # The second argument is the value of ``--logdir``. The folders of all tasks are beside each other.
+    # The output folders of all tasks are beside each other, in one folder. `tensorboard_role` has made the
+    # arguments: the value of ``--logdir`` is the second.
     args = (program.args[0], os.path.dirname(own_folder), *program.args[2:])
     return replace(placed, role=replace(placed.role, program=replace(program, args=args)))
 

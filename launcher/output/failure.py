@@ -159,6 +159,7 @@ def _about_output(task: TaskId, report: Report, paths: RunPaths, *, colour: bool
         return _last_lines(lines, traceback, colour=colour)
     if not any(each.task == task and each.started_at is not None for each in report.tasks):
         return []
+    # `_output_of` has left out the start-up messages, which the log contains.
     but_messages = " but TensorFlow start-up messages" if tail(paths.log(task))[0] else ""
     return [f"  it printed nothing{but_messages}"]
 

@@ -136,7 +136,7 @@ class LineCutter:
         self._is_rewritten = False
         #: Whether the start of this line was shown, and is no longer in ``_unshown``.
         self._is_continued = False
-        #: The state of a rewritten line that was shown last.
+        #: The state of a rewritten line that was shown last. Empty if none was, as for any other line.
         self._last_state = ""
         #: When to show the line before its end, and the seconds between two states of a rewritten line.
         self._due_at, self._wait_seconds = _NEVER, _QUIET_SECONDS
@@ -232,12 +232,18 @@ class LineCutter:
         return first + b"%b%b\n" % (prefix, block[:-1].replace(b"\n", b"\n" + prefix)) if block else first
 
     def _finish_line(self, line: bytes) -> bytes:
-        """Return the line to show for a line up to its end, without a part that was shown."""
+        """Return what to show at the end of a line. Empty if all that the user is to see was shown before.
+
+        - If nothing was shown, the line is, even if it is empty.
+        - If its start was shown (`_is_continued`), the rest is, unless that is empty.
+        - If states of a rewritten line were shown, its last one is, unless it equals `_last_state`.
+
+        Args:
+            line: The bytes of the line without those of a start that was shown, and without its newline.
+        """
         line = line.rstrip(b"\r")
         is_rewritten = b"\r" in line or b"\b" in line
         text = self._state_of(line) if is_rewritten else self._text_of(line)
-        # Equal texts were shown before, as a state of a rewritten line or up to the end of the line. But a
-        # line that is empty as a whole is shown.
         if text == self._last_state and (text or self._is_continued):
             return b""
         return self._prefixed_line(text, is_whole=is_rewritten)

@@ -52,7 +52,8 @@ def _entries(index: bytes) -> list[tuple[int, ...]]:
 def thinned(index: bytes, max_bytes: int) -> bytes:
     """Return a smaller index, in which neighbours are joined as far as their age allows it.
 
-    If the clock was set often, that may join too few. Then neighbours are joined although they are younger.
+    If the clock was set often, that may join too few. Then neighbours are joined although they are younger:
+    the ratio is halved until the result is small enough. With a ratio of 0 all are joined.
 
     Args:
         index: The index.
@@ -69,7 +70,8 @@ def _joined(entries: Sequence[tuple[int, ...]], age_ratio: int) -> list[tuple[in
 
     Args:
         entries: The entries, each with its second, the offset in the log, and the length in seconds.
-        age_ratio: How many times as old as long an entry that is joined must be.
+        age_ratio: A joined entry is at most as long as its age divided by this. Its age is the time from its
+            start to the newest entry.
     """
     joined = list(entries[:1])
     for second, offset, seconds in entries[1:]:
@@ -98,7 +100,9 @@ class LogIndex:
         #: The second and the offset of the last entry, -1 and 0 if there is none. No entry is due before the
         #: next second.
         self.second, self._offset, _ = [(-1, 0, 0), *_entries(index)][-1]
+        #: The size of the index in bytes.
         self._size = len(index)
+        #: The size above which the index is thinned. It is smaller the larger the number of the log is.
         self._limit = MAX_INDEX_BYTES - number % 256 * 64
 
     def add(self, second: int, log_size: int, read: Callable[[], bytes]) -> tuple[bytes, bool]:

@@ -79,7 +79,7 @@ def waits_for_task(state: JobState, record: TaskRecord, awaited: TaskId) -> str:
         awaited: The task that it waits for.
     """
     ended = [awaited] if has_ended(state, awaited) else []
-    advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended)
+    advice = _DEVICE_FILTERS_ADVICE + _done_when_chief_advice(state, ended)
     return f"{record.task} waits for {awaited}{', which has ended' if ended else ''}: {advice}"
 
 
@@ -122,37 +122,45 @@ def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) ->
     # The known causes are those of TensorFlow.
     if not any(record.runs_python or record.current.awaited_task for record in silent):
         return otherwise
-    cause = _awaited(state, silent) or _ended_before(state) or _started_again_alone(state, silent)
+    cause = _awaited_tasks_advice(state, silent) or _ended_peers_advice(state)
+    cause = cause or _lone_restart_advice(state, silent)
     if not cause and _may_lack_chief(state, silent):
         return _NO_CHIEF_ADVICE + otherwise
     return cause or otherwise
 
 
-def _awaited(state: JobState, silent: Sequence[TaskRecord]) -> str:
-    """Return for which tasks the sessions of silent tasks wait, and what to do. Empty if they wait for none.
+def _awaited_tasks_advice(state: JobState, silent: Sequence[TaskRecord]) -> str:
+    """Return for which tasks the sessions of silent tasks wait, and what to do.
 
-    Only sessions of TensorFlow 1 say for which task they wait.
+    Only sessions of TensorFlow 1 say for which task they wait. By default a session waits for every task of
+    the cluster, which device filters prevent.
+
+    Returns:
+        The advice to use device filters. If worker 0, which acts as the chief, is waited for and has ended,
+        the advice to use ``--done-when chief``, too. Empty if no silent task has said that it waits.
     """
     awaited = {record.current.awaited_task for record in silent if record.current.awaited_task}
     if not awaited:
         return ""
     ended = [task for task in awaited if has_ended(state, task)]
-    advice = f"{_DEVICE_FILTERS_ADVICE}{_done_when_chief(state, ended)}"
+    advice = f"{_DEVICE_FILTERS_ADVICE}{_done_when_chief_advice(state, ended)}"
     return f"TensorFlow waits for {state.tasks.names(awaited)}: {advice}"
 
 
-def _ended_before(state: JobState) -> str:
+def _ended_peers_advice(state: JobState) -> str:
     """Return which peers of the silent tasks have ended, and what to do. Empty if none has ended."""
     ended = [task.task for task in state.tasks.values() if not task.service and has_ended(state, task.task)]
     if not ended:
         return ""
     # With a ps, sessions of TensorFlow 1 may wait for the peers. Without one, tasks communicate collectively.
     has_ps = any(task.role == "ps" for task in state.tasks)
-    advice = _DEVICE_FILTERS_ADVICE + _done_when_chief(state, ended) if has_ps else _COLLECTIVE_ADVICE
+    advice = _COLLECTIVE_ADVICE
+    if has_ps:
+        advice = _DEVICE_FILTERS_ADVICE + _done_when_chief_advice(state, ended)
     return f"{state.tasks.names(ended)} ended before: {advice}"
 
 
-def _started_again_alone(state: JobState, silent: Sequence[TaskRecord]) -> str:
+def _lone_restart_advice(state: JobState, silent: Sequence[TaskRecord]) -> str:
     """Return which tasks started again before the others became silent, and what to do.
 
     The others may be waiting for something that was lost with the restart and will never come. If one of them
@@ -188,9 +196,14 @@ def _may_lack_chief(state: JobState, silent: Sequence[TaskRecord]) -> bool:
     return lacks_chief and printed_only_at_start and [*silent] == workers
 
 
-def _done_when_chief(state: JobState, ended: Sequence[TaskId]) -> str:
+def _done_when_chief_advice(state: JobState, ended: Sequence[TaskId]) -> str:
     """Return the advice to use ``--done-when chief``. Empty if it does not fit.
 
-    It fits a job that waits for all workers although worker 0, which acts as its chief, has ended.
+    It fits a job that waits for all workers although worker 0, which acts as its chief, has ended. A user
+    who has given ``--done-when`` has chosen what the job waits for, and needs no advice.
+
+    Args:
+        state: The state of the job.
+        ended: The tasks that have ended while others wait for them.
     """
     return _DONE_WHEN_CHIEF_ADVICE if TaskId("worker/0") in ended and not state.policy.done_when else ""

@@ -83,10 +83,12 @@ class Machine:
                 pids.setdefault(record.host, {})[record.task] = record.current.pid
         return pids
 
-    def hung_tasks(self, timer: Timer) -> list[TaskId]:
-        """Return the Python tasks that will be stopped because this timer has fired.
+    def python_tasks_to_stop(self, timer: Timer) -> list[TaskId]:
+        """Return the Python tasks that `time_up` will stop, because this timer has fired.
 
-        Their stacks can be taken before that, and are then passed to `time_up`.
+        The caller can take the stacks of these tasks first, and pass them to `time_up`. Only the time limit
+        of a running job (JOB) and ``--stall`` (SILENCE) stop tasks that may hang: the list is empty for any
+        other timer.
         """
         if timer.kind is TimerKind.JOB and self.phase is Phase.RUNNING:
             running = [each for each in self.state.tasks.values() if each.state is TaskState.RUNNING]

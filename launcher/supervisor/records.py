@@ -365,7 +365,9 @@ class Drain:
 class TaskTable(dict[TaskId, TaskRecord]):
     """The table of all tasks of a job by name, with the sets of tasks that the job waits for.
 
-    The sets are kept beside the states, so that no event of one task costs a walk over all of them.
+    The sets are kept beside the states, so that no event of one task costs a walk over all of them. A task
+    leaves `alive` when its own process has ended or it has failed, and `not_gone` only when all processes
+    that it has left behind have ended, too.
 
     Args:
         placement: The host of each task. Its order is the order of the table.
@@ -429,7 +431,7 @@ class TaskTable(dict[TaskId, TaskRecord]):
         return self.names(record.task for record in records)
 
     def begin_attempt(self, record: TaskRecord) -> None:
-        """Begin the next attempt of a task that was to start again, and note that it is alive."""
+        """Begin the next attempt of a task that was to start again. The caller then starts its process."""
         # What became of the last attempt may not have been told yet, and needs an event of its own.
         if self._changed.pop(record.task, None):
             self._ended_attempts.append(self._as_moved(record))

@@ -550,11 +550,11 @@ def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
 def _restart_of_all(
     state: JobState, lost_tasks: Sequence[TaskRecord], event: events.AgentLost
 ) -> Restart | None:
-    """Return a restart of all tasks after the loss of a host.
+    """Return a restart of all tasks after the loss of a host, because the addresses of all tasks change.
 
     Args:
         state: The state of the job.
-        lost_tasks: The tasks of the lost host.
+        lost_tasks: The tasks of the lost host, at least one.
         event: The loss.
 
     Returns:
@@ -562,14 +562,14 @@ def _restart_of_all(
         left.
     """
     first, *others = lost_tasks
-    # A task that still ran has ended with its host. How long another one ran does not matter here.
+    # The policy is told how long the first task ran, and 0 if the task had ended before its host was lost.
     was_running = first.current.ended_at == event.at
     ran = max(0.0, event.at - (first.current.started_at or event.at)) if was_running else 0.0
     also_failed = [record.task for record in others]
     policy = state.restart_policy
     restart = policy.restart_after(first.task, ExitStatus(), ran, also_failed, counted=not event.preempted)
     if restart is not None:
-        # The policy would restart only some of the tasks, but the addresses of all of them change.
+        # The policy would restart only some of the tasks.
         restart.tasks = {task for task, record in state.tasks.items() if _takes_part_in_move(record)}
         restart.tasks |= state.tasks.restarting.keys()
         restart.includes_succeeded = True

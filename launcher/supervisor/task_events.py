@@ -60,7 +60,8 @@ def _note_start_answer(state: JobState, task: TaskId) -> None:
     if state.tasks.starting or state.phase not in (Phase.RUNNING, Phase.DRAINING):
         return
     state.cancel_timers(TimerKind.START)
-    if state.phase is Phase.RUNNING:  # A job that drains (is done) waits for tasks, as the user is told.
+    # While the job drains, the same timer tells the user which tasks may still finish, so it stays set.
+    if state.phase is Phase.RUNNING:
         state.cancel_timers(TimerKind.NOTICE)
 
 

@@ -97,10 +97,11 @@ def run(settings: Settings) -> int:
     # A launcher that was started with --detach has a file of messages, and has written the end there. The end
     # of any other run is printed here: the failure on stderr, the table and the verdict on stdout.
     if not os.path.exists(target_run.paths.messages):
-        coloured = [_end(target_run, report, is_tty=file.isatty()) for file in (sys.stdout, sys.stderr)]
-        print(coloured[0][0], end="", flush=True)
-        print(coloured[1][1], end="", file=sys.stderr)
-        print(coloured[0][2], end="")
+        table, _, last_lines = _end(target_run, report, is_tty=sys.stdout.isatty())
+        failure = _end(target_run, report, is_tty=sys.stderr.isatty())[1]
+        print(table, end="", flush=True)
+        print(failure, end="", file=sys.stderr)
+        print(last_lines, end="")
     return report.exit_code
 
 

@@ -96,6 +96,9 @@ def _program_name(command: Sequence[str]) -> str:
     """Return the name of the job file, script or module in a command line, after which the job is called.
 
     Code after ``-c`` has no name, and the result is empty.
+
+    Args:
+        command: The words of the program, at least one: `build_options` refuses a launch without a program.
     """
     if command[0] == "-c":
         return ""

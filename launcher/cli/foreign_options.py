@@ -98,7 +98,10 @@ _TABLES = {
 
 @functools.cache
 def options() -> Mapping[str, ForeignOption]:
-    """Read and return the options of other launchers, by name."""
+    """Return the options of other launchers, by name.
+
+    The table is read at the first call, because a command line without an unknown option does not need it.
+    """
     tables = read_table("cli/foreign_options.toml")
     return {
         name: ForeignOption(values, answer, secret)

@@ -110,6 +110,9 @@ def section_text(section: HelpSection) -> str:
     """Return a section as text: its title, and below it a row for each option, with its description.
 
     The descriptions are in a column of their own, and a long one is continued below itself.
+
+    Args:
+        section: The section, which has at least one row.
     """
     import textwrap  # noqa: PLC0415 - 3 ms, for the help only
 

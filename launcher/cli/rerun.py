@@ -100,6 +100,7 @@ def _merged(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         recorded: The texts of the options in the folder of the run, by the names of the settings.
         given: The texts of the options that the user has typed now, in the same form.
     """
+    # Files of the old run are in the folder of --run-dir, so the new run needs another one.
     replaced = {*given, RUN_DIR.name}
     for row in backends.rows():
         alternatives = {row.name, *row.excludes}  # Such as --python and --venv.

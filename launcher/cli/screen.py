@@ -184,6 +184,7 @@ class _Screen:
             if self._command is not None and self._command.stdout is not None:
                 readable.append(self._command.stdout.fileno())
             ready, _, _ = select.select(readable, [], [], max(0.0, look_at - time.monotonic()))
+            # The command, if one runs, has printed something or has ended.
             if readable[-1] in ready and readable[-1] != 0:
                 self._read_output()
             if 0 in ready:

@@ -277,7 +277,7 @@ def _node(node: Any, key_line: int, faults: FaultList, seen: set[int]) -> Config
         return replace(empty, value=[_node(item, 0, faults, seen) for item in node.value])
     if node.id == "scalar":
         text = _with_joined_surrogates(str(node.value))
-        _check_fit(text, line, faults)
+        _refuse_unfit_characters(text, line, faults)
         if node.tag == f"{_CORE_TAG_PREFIX}null":
             return empty
         return replace(empty, value=text, kind=node.tag.removeprefix(_CORE_TAG_PREFIX))
@@ -307,7 +307,7 @@ def _with_joined_surrogates(text: str) -> str:
     )
 
 
-def _check_fit(text: str, line: int, faults: FaultList) -> None:
+def _refuse_unfit_characters(text: str, line: int, faults: FaultList) -> None:
     """Add a fault if a text contains a character that no argument of a program can contain.
 
     These are the NUL, and surrogates, which cannot be encoded in UTF-8.
@@ -431,7 +431,7 @@ def node_of(
     if isinstance(value, list):
         return ConfigNode([node_of(item, faults, lines, path, line) for item in value], line, line)
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    _check_fit(text, line, faults)
+    _refuse_unfit_characters(text, line, faults)
     return ConfigNode(None if value is None else text, line, line, kind=type(value).__name__)
 
 

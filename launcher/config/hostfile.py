@@ -638,20 +638,37 @@ class HostListBuilder:
         # In node files of PBS, each line with nothing but a name is one slot of that host.
         is_bare = repeatable and not nodes and "slots" not in inline_fields and len(names) == 1
         for name, address in zip(names, addresses, strict=True):
-            known = self._hosts.get(name)
-            if known and is_bare and name in self._bare and known.user == inline_fields.get("user"):
-                # The first line set no slots, and was one slot, too.
-                self._hosts[name] = replace(known, slots=(known.slots or 1) + 1)
-            elif known:
-                # Without a line all hosts come from one place, which the fault names anyway.
-                problem = f"host {quoted(name)} was already written" + (f" at {known.source}" if line else "")
-                faults.add(line, problem, "expected each host once")
+            if not self._add_host(Host(name, address, **fields, source=faults.where(line)), line, is_bare):
                 return
-            elif len(self._hosts) == MAX_HOSTS:
-                problem = f"too many hosts with {quoted(name)}"
-                faults.add(line, problem, f"expected at most {MAX_HOSTS}")
-                return
-            else:
-                self._hosts[name] = Host(name, address, **fields, source=faults.where(line))
-                if is_bare:
-                    self._bare.add(name)
+
+    def _add_host(self, host: Host, line: int, is_bare: bool) -> bool:
+        """Add a host, or one more slot of a known host if both entries are bare names.
+
+        Args:
+            host: The host.
+            line: The line of its entry.
+            is_bare: Whether the entry is nothing but a name, in a file in which names may be repeated.
+
+        Returns:
+            Whether this was possible. If not, a fault was added.
+        """
+        known = self._hosts.get(host.name)
+        if known and is_bare and host.name in self._bare and known.user == host.user:
+            # The first line set no slots, and was one slot, too.
+            self._hosts[host.name] = replace(known, slots=(known.slots or 1) + 1)
+        elif known:
+            # Without a line all hosts come from one place, which the fault names anyway.
+            where = f" at {known.source}" if line else ""
+            self.faults.add(
+                line, f"host {quoted(host.name)} was already written{where}", "expected each host once"
+            )
+            return False
+        elif len(self._hosts) == MAX_HOSTS:
+            problem = f"too many hosts with {quoted(host.name)}"
+            self.faults.add(line, problem, f"expected at most {MAX_HOSTS}")
+            return False
+        else:
+            self._hosts[host.name] = host
+            if is_bare:
+                self._bare.add(host.name)
+        return True

@@ -225,8 +225,8 @@ class _JobFileReader:
     def content(self) -> FileContent:
         """Return the roles and settings of the file with its notes, or its faults."""
         roles = self._roles()
-        # A section may also name a role without tasks. If there are no roles, which is a fault, any name is
-        # accepted, so that no others follow from it.
+        # A section may also name a role without tasks. If there are no roles, that is a fault. Sections may
+        # then name any role, so that the same mistake leads to no further faults.
         role_names = tuple(self.top["roles"].value) if roles else ()
         level = file_level(self.top, self.sections, role_names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles

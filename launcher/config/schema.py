@@ -43,7 +43,10 @@ _FOREIGN_ADDRESS_KEYS = ("ip", "addr", "ansible_host", "ansible_ssh_host")
 
 @functools.cache
 def _foreign_keys() -> Mapping[str, Mapping[str, str]]:
-    """Return the tables of keys of other programs: our names for them, and advice where launch has no key."""
+    """Return the tables of keys of other programs: our names for them, and advice where launch has no key.
+
+    They are read at the first unknown key, because a file without faults does not need them.
+    """
     tables = read_table("config/foreign_keys.toml")
     names = {other: name for name, others in tables["names"].items() for other in others.split()}
     advice = {key: text for keys, text in tables["advice"].items() for key in keys.split()}

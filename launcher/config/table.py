@@ -138,6 +138,7 @@ def _read_command(
     if len(texts) < len(items):
         return None
     shown = HIDDEN if secret else " ".join(texts)  # For the message only.
+    # The items of a list are the words. Otherwise there is one text to split.
     return faults.check(
         node.line, label, shown, lambda _: make(texts if items is node.value else _split_words(texts[0]))
     )

@@ -220,7 +220,7 @@ def _allocate(tasks: Sequence[PlacedTask], ids: dict[TaskId, tuple[str, ...] | N
     for each as long as there are any.
 
     Args:
-        tasks: All tasks of the host.
+        tasks: All tasks of the host, at least one.
         ids: The ids of the GPUs of each task, to which this function adds those of the host's tasks. They are
             empty for a task that must see no GPU, and None for one that may see all that the host has.
 

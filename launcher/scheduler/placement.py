@@ -88,7 +88,8 @@ def _standby_hosts(spec: JobSpec, placement: Placement, hosts: Sequence[Host]) -
 def _is_reachable(host: Host, placement: Placement) -> bool:
     """Return whether tasks on a host and tasks on the hosts in use can connect to each other.
 
-    Either all addresses are loopback addresses, because all hosts are this machine, or none is.
+    Either all addresses are loopback addresses, because all hosts are this machine, or none is. So the host
+    of any task stands for all: a placement has at least one task.
     """
     return is_loopback(host.shown_address) == is_loopback(placement.tasks[0].host.shown_address)
 

@@ -40,7 +40,8 @@ def parse_time(text: str, now: float) -> float:
     days = _days(now)
     if re.fullmatch(_CLOCK, text, re.ASCII):
         text = f"{days['today']} {text}"
-        # A time of day that is still to come means that of yesterday.
+        # A time of day that is still to come means that of yesterday. The texts have one form, so that their
+        # order is that of the times.
         if text > f"{datetime.fromtimestamp(now)}":
             text = text.replace(days["today"], days["yesterday"])
     for name, day in days.items():

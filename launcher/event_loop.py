@@ -190,7 +190,7 @@ class EventLoop:
 
         The job continues in the meantime, and the work waits in the pool.
         """
-        if self._pool is not None and not self._pool.can_work():
+        if self._pool is not None and not self._pool.ensure_thread():
             self.call_at(time.monotonic() + _NO_THREAD_PAUSE_SECONDS, self._await_thread)
 
     # ------------------------------------------------------------------ turns

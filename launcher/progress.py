@@ -160,13 +160,15 @@ class _Recognition:
         self._form: Callable[[Sequence[str]], Progress | None] | None = None
         #: How often in a row another form was found instead. After `_MAX_MISSES` it replaces this one.
         self._misses = 0
-        #: The present epoch of Keras, the number of epochs, the last step in this epoch, and the steps of an
-        #: epoch. The last three are 0 as long as Keras has not printed them.
-        self._epoch, self._epochs, self._step, self._total = 1, 0, 0, 0
-        #: The step in the last line of each shape, which is a line without its numbers, and the shape that
-        #: counts. Lines of a shape tell steps if the step has grown from one to another.
+        #: The present epoch of Keras, and how many epochs there are. 0 as long as Keras has not said so.
+        self._epoch, self._epochs = 1, 0
+        #: The last step in this epoch, and how many steps an epoch has. 0 as long as Keras has not said so.
+        self._step, self._total = 0, 0
+        #: The step in the last line of each shape. A shape is a line without its numbers.
         self._shapes: dict[str, int] = {}
+        #: The shapes whose step has grown from one line to another, so that these lines really tell steps.
         self._growing_shapes: set[str] = set()
+        #: The shape among these that counts. Empty until one was seen.
         self._shape = ""
 
     def read(self, lines: Sequence[str]) -> Progress | None:

@@ -43,8 +43,8 @@ class Pool(ThreadPoolExecutor):
         self._put(run)
         return result
 
-    def can_work(self) -> bool:
-        """Return whether the pool has a thread. Without one, try to start one first."""
+    def ensure_thread(self) -> bool:
+        """Start a thread if the pool has none. Return whether it has one now."""
         if not self._threads:
             self._put(lambda: None)  # The executor starts a thread when it receives work.
         return bool(self._threads)

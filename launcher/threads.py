@@ -78,7 +78,7 @@ def in_thread(function: Callable[[], _T]) -> _T:
     """
     with new_pool(max_threads=1, name="work") as pool:
         result = pool.begin(function)
-        if not pool.can_work():
+        if not pool.ensure_thread():
             raise TransportError(NO_THREAD_REASON)
         return result.result()
 

@@ -97,13 +97,41 @@ class Driver:
     def start(self) -> None:
         """Start `launch`, and the threads that read its events and show its output.
 
-        The launcher inherits four descriptors: a pipe on which it writes events, one on which it reads
-        commands, one that this process never writes to (the "lifeline", whose end stops the launcher), and
-        the roles of the job in a file in memory.
-
         Raises:
             LaunchError: The subprocess cannot be started.
             TransportError: The system has no thread left. The subprocess has been killed.
+        """
+        events = self._start_process()
+        try:
+            # A stream is None if its output is dropped, or goes to the descriptor of the user.
+            for name in ("stdout", "stderr"):
+                if (pipe := getattr(self.process, name)) is not None:
+                    self._pumps.append(start_function(self._show, pipe, name, name="launch"))
+            start_function(self._run, events, name="launch")
+        except TransportError:
+            # Nobody would read what it reports. `_run` would have closed the pipe of events.
+            self.process.kill()
+            self.process.wait()
+            self._release()
+            os.close(events)
+            raise
+
+    def _start_process(self) -> int:
+        """Start `launch` with the descriptors by which it and this process communicate.
+
+        ::
+
+            option          what the launcher does with it   what this process does with the other end
+            --events-fd     writes events                    reads them (`_run`)
+            --commands-fd   reads commands                   writes them (`command`)
+            --until-eof-fd  stops at its end                 keeps it open and writes nothing ("lifeline")
+            --roles-fd      reads the roles of the job       has none: it is a file in memory
+
+        Returns:
+            The descriptor from which the events are read.
+
+        Raises:
+            LaunchError: The subprocess cannot be started.
         """
         roles = json.dumps(self.roles).encode() if self.roles else b""
         # The user's own descriptor counts even if the launch is quiet. What is piped is shown by a thread.
@@ -144,19 +172,7 @@ class Driver:
                 _drivers.discard(self)
                 raise LaunchError(f"the job cannot be started: {error}") from error
             ours.pop_all()  # the thread that reads events and `_release` close these ends
-        try:
-            # A stream is None if its output is dropped, or goes to the descriptor of the user.
-            for name in ("stdout", "stderr"):
-                if (pipe := getattr(self.process, name)) is not None:
-                    self._pumps.append(start_function(self._show, pipe, name, name="launch"))
-            start_function(self._run, events, name="launch")
-        except TransportError:
-            # Nobody would read what it reports. `_run` would have closed the pipe of events.
-            self.process.kill()
-            self.process.wait()
-            self._release()
-            os.close(events)
-            raise
+        return events
 
     def command(self, fields: Mapping[str, Any]) -> None:
         """Send a command to the launcher. Nothing happens if the launcher has exited.

@@ -7,7 +7,12 @@ from launcher.common.report import Report
 
 
 def page_of(report: Report) -> str:
-    """Return the body of the page of a run as HTML. Empty if its folder is gone, or was used again."""
+    """Return the body of the page of a run as HTML, for a notebook.
+
+    Returns:
+        The HTML. Empty if the folder of the run is gone or belongs to a later run, or if the page cannot be
+        made, as without jinja2. The notebook then shows the table of the report instead.
+    """
     from launcher.runs.run import RunState, load  # noqa: PLC0415 - only notebooks need it, as the next
     from launcher.runs.view import view_from_files  # noqa: PLC0415
 
@@ -19,4 +24,4 @@ def page_of(report: Report) -> str:
 
         return report_body(view_from_files(run, report, RunState.ENDED))
     except (ImportError, LaunchError, OSError, ValueError, OverflowError):
-        return ""  # The table of the report needs none of this.
+        return ""

@@ -226,20 +226,7 @@ class FunctionJob:
             for name in variables:
                 argv += ["-x", name]
             # The exception tells of the first failure, and a call names all its settings.
-            argv += ["--output-dirs", "--no-last-lines", "--no-defaults"]
-            # Tasks on other machines reach the socket through the connections of the launcher, and containers
-            # of this machine reach it in its folder. Only containers of another machine need the network.
-            engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
-            if self._elsewhere:
-                argv += ["--relay", listener.path]
-            elif self._in_cluster:
-                self._open_network("pods or nodes of Slurm")
-            elif self._in_containers and engine_here:
-                argv += ["--mount", folder]
-                # The timer starts with the first container, see `_handle_task_moved`.
-                self._resources.callback(self._late.cancel)
-            elif self._in_containers:
-                self._open_network("the containers of another machine")
+            argv += ["--output-dirs", "--no-last-lines", "--no-defaults", *self._open_way()]
             program = [] if self._job is None else ["--", self._job]
             environ = {**option_environ(self._options), **variables}
             self.driver = Driver(argv, environ, self._roles, self.is_quiet, program=program)
@@ -417,6 +404,26 @@ class FunctionJob:
                 channel.poll(None)  # until the task has read everything and closes the connection
 
     # ------------------------------------------------------------------ events, in a thread
+
+    def _open_way(self) -> list[str]:
+        """Open the way on which tasks reach this program, and return the options of `launch` for it.
+
+        `start` describes the ways. Tasks on other machines reach the socket through the connections of the
+        launcher, and containers of this machine reach it in its folder. The network is opened only where
+        neither is possible.
+        """
+        engine_here = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:")
+        if self._elsewhere:
+            return ["--relay", self._listener.path]
+        if self._in_cluster:
+            self._open_network("pods or nodes of Slurm")
+        elif self._in_containers and engine_here:
+            # The timer starts with the first container, see `_handle_task_moved`.
+            self._resources.callback(self._late.cancel)
+            return ["--mount", self._folder]
+        elif self._in_containers:
+            self._open_network("the containers of another machine")
+        return []
 
     def _open_network(self, who: str) -> None:
         """Let tasks connect over the network that have no other way, and tell the user so.

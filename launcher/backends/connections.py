@@ -398,7 +398,7 @@ def for_each(  # noqa: PLR0913 - callers give most of them by name
     pool = new_pool(fanout or len(names) or 1, "host")  # A pool needs one thread, even for no hosts.
     try:
         futures = {name: pool.begin(partial(function, name)) for name in names}
-        if not pool.can_work():  # The system allows no more threads, so nothing was called.
+        if not pool.ensure_thread():  # The system allows no more threads, so nothing was called.
             return {}, dict.fromkeys(names, NO_THREAD_REASON)
         if meanwhile is not None:
             # Otherwise this thread would hold the interpreter while the others wait to begin.

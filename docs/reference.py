@@ -29,7 +29,8 @@ GROUPS = {
     "Data": "TextFiles CsvFiles TFRecordFiles ParquetFiles partitions rows data.tf_dataset",
     "Reports": "Report TaskReport Failure Reason TaskState ExitStatus TaskId",
     "Errors": (
-        "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout StorageError"
+        "LaunchError InputError HostfileError JobError JobFailed TaskFailed FeedError FeedTimeout "
+        "StorageError"
     ),
 }
 

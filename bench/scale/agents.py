@@ -363,7 +363,7 @@ class Simulator:
         messages = agent.channel.receive(data)
         for message in messages:
             agent.take(message)
-        agent.channel.took(len(messages), time.monotonic())
+        agent.channel.note_handled(len(messages), time.monotonic())
         self._flush(agent)
 
     def _flush(self, agent: Agent) -> None:

@@ -98,7 +98,7 @@ class Agent:
         #: The connection to the launcher, and its function that sends one message.
         self._connection = connection
         self._send = connection.send
-        connection.serve(on_message=self._handle_message, on_disconnect=self._on_disconnect)
+        connection.set_callbacks(on_message=self._handle_message, on_disconnect=self._on_disconnect)
         self._selector = selector
         self._watchdog_fd = watchdog_fd
         self._deadline = deadline
@@ -161,6 +161,7 @@ class Agent:
         #: When the agent must have stopped its tasks and exited (monotonic): the watchdog then kills it. 0.0
         #: while it serves a job.
         self._must_exit_at = 0.0
+        #: The function that handles a message of the launcher, by the class of the message.
         self._handlers = self._message_handlers()
 
     def _message_handlers(self) -> Dict[type, Callable[..., None]]:
@@ -196,6 +197,7 @@ class Agent:
         self._listen()
         self._send(events.AgentReady(*_stamp(), pid=os.getpid(), facts=host.host_facts()))
         self._serve_job()
+        # In this phase the launcher has ended a job, and lets the agent stay for the next one.
         while self._phase is _AgentPhase.RESETTING:
             self._phase, self._must_exit_at = _AgentPhase.SERVING, 0.0
             self._serve_job()
@@ -516,8 +518,8 @@ class Agent:
             return
         # Each part ignores a process that is not its own.
         self._task_processes.own_children.discard(pid)
-        self._children.reaped(pid, status)
-        self._fork_servers.reaped(pid, status)
+        self._children.on_reaped(pid, status)
+        self._fork_servers.on_reaped(pid, status)
         task = self._by_pid.pop(pid, None)
         # A task that not even SIGKILL has ended was reported as ended before.
         if task is not None and not task.has_exited:
@@ -673,7 +675,8 @@ class Agent:
             # The user may ask for all processes. Usually only the main process is sent the signal.
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
-        # The processes are listed again, because one may have forked before the signal arrived.
+        # The launcher learns the state of each process, such as T for a suspended one. The processes are listed
+        # again, because one may have forked before the signal arrived.
         states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 

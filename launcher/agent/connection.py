@@ -92,7 +92,7 @@ class LauncherConnection:
         self._selector = selector
         self._token = token
         self._patience = patience
-        #: What the agent does with a message and at the end. `serve` sets both. Until then nothing happens.
+        #: What the agent does with a message and at the end. Nothing until `set_callbacks` sets both.
         self._on_message: OnMessage = lambda message: None
         self._on_disconnect: OnDisconnect = lambda: None
         #: Encodes, numbers and queues the messages, and keeps those that the launcher has not acknowledged.
@@ -125,8 +125,8 @@ class LauncherConnection:
 
     # ------------------------------------------------------------------ for the agent
 
-    def serve(self, *, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
-        """Set what is called when something happens.
+    def set_callbacks(self, *, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
+        """Set what is called when a message arrives, and when the launcher is gone.
 
         Args:
             on_message: Called with each message of the launcher.

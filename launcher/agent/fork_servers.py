@@ -280,7 +280,7 @@ class ForkServers:
         - No bytes: the process has ended.
         - A pid of a process that no longer exists, or a text: the fork server is given up.
 
-        After each pid that counts, the next waiting task is asked for.
+        After each pid, even that of a cancelled fork, the next waiting task is asked for.
 
         Args:
             server: The fork server.
@@ -291,7 +291,7 @@ class ForkServers:
         except OSError:
             answer = b""
         if not answer:
-            # Its process has ended. `reaped` will learn how.
+            # Its process has ended. `on_reaped` will learn how.
             server.is_silent = True
             self._selector.unregister(link)
             return
@@ -354,7 +354,7 @@ class ForkServers:
 
     # ------------------------------------------------------------------ the end of fork servers
 
-    def reaped(self, pid: int, status: int) -> None:
+    def on_reaped(self, pid: int, status: int) -> None:
         """Give up a fork server whose process has ended.
 
         Args:

@@ -197,7 +197,7 @@ class OomWatch:
         self._machine = _kill_count(_MACHINE_COUNTERS)
 
     def evidence(self, pid: int) -> str:
-        """Return the evidence that the OOM killer has killed a process.
+        """Return the evidence that the OOM killer has killed a process, and count it as used.
 
         Args:
             pid: A process that SIGKILL has ended.

@@ -252,7 +252,7 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     """
     agent_id, is_swapped = int(arguments["agent"]), bool(arguments.get("swapped"))
     try:
-        agent = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
+        agent_socket = connect_to(str(arguments["token"]), _ACCEPT_TIMEOUT_SECONDS)
     except TimeoutError as error:
         # The launcher will try again.
         sys.stderr.write(f"its agent cannot be reached: {error}\n")
@@ -268,8 +268,8 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
         return 1
     # The socket is reset if the agent has exited, or has accepted a newer connection.
     with suppress(OSError):
-        pass_streams(agent, is_swapped=is_swapped)
-        _await_close(agent)
+        pass_streams(agent_socket, is_swapped=is_swapped)
+        _await_close(agent_socket)
     # 1 means that the agent and its watchdog were killed, and 0 that they have ended as they should. None
     # means that the agent runs: it has closed the connection itself.
     if _await_end(agent_id, watchdog) == 1:
@@ -281,26 +281,26 @@ def connect(arguments: Mapping[str, Any], watchdog: int = 0) -> int:
     os._exit(0)
 
 
-def _await_close(agent: socket.socket) -> None:
+def _await_close(agent_socket: socket.socket) -> None:
     """Wait until the agent has closed our stdin and stdout.
 
     After the end of stdin this waits at most `2 * _ACCEPT_TIMEOUT_SECONDS` longer.
 
     Args:
-        agent: A socket to the agent, to which it never writes.
+        agent_socket: A socket to the agent, which never writes to it.
 
     Raises:
         OSError: The agent has reset the socket, or has not closed it in time.
     """
     # The agent closes its socket, or the launcher closes the other end of our stdin.
     waiting = select.poll()
-    waiting.register(agent, select.POLLIN)
+    waiting.register(agent_socket, select.POLLIN)
     waiting.register(0, select.POLLRDHUP)
     waiting.poll()
     # The agent notices the end of stdin, too, and then closes the socket.
-    agent.settimeout(2 * _ACCEPT_TIMEOUT_SECONDS)
+    agent_socket.settimeout(2 * _ACCEPT_TIMEOUT_SECONDS)
     # The agent never writes, so this returns only at the end.
-    agent.recv(1)
+    agent_socket.recv(1)
 
 
 def _await_end(agent_id: int, watchdog: int) -> Optional[int]:

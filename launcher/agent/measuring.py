@@ -48,6 +48,7 @@ class Measurements:
         #: The seconds between two measurements, and when the next one is due (monotonic).
         self._every = 0.0
         self._due: Optional[float] = None
+        #: What is known about the use of GPUs.
         self._gpus = GpuUse(children)
 
     def measure(self, command: events.Measure) -> None:

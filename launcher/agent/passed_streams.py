@@ -202,25 +202,25 @@ def connect_to(token: str, timeout_seconds: float) -> socket.socket:
         ConnectionRefusedError: No agent listens, or a process of another user listens at its address.
         TimeoutError: The queue was full all the time.
     """
-    agent = socket.socket(socket.AF_UNIX)
+    agent_socket = socket.socket(socket.AF_UNIX)
     try:
-        connect_unix(agent, _address(token), timeout_seconds)
-        _, user = process_and_user(agent)
+        connect_unix(agent_socket, _address(token), timeout_seconds)
+        _, user = process_and_user(agent_socket)
         # Any user may listen at this address. To the caller that is as if nobody did.
         if user != os.getuid():
             raise ConnectionRefusedError
-        agent.settimeout(None)
-        return agent
+        agent_socket.settimeout(None)
+        return agent_socket
     except BaseException:
-        agent.close()
+        agent_socket.close()
         raise
 
 
-def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
+def pass_streams(agent_socket: socket.socket, *, is_swapped: bool) -> None:
     """Pass our stdin and stdout to an agent.
 
     Args:
-        agent: A socket to the agent, from `connect_to`.
+        agent_socket: A socket to the agent, from `connect_to`.
         is_swapped: Whether bytes for our stdout must pass `launcher.common.protocol.swap`.
 
     Raises:
@@ -228,7 +228,7 @@ def pass_streams(agent: socket.socket, *, is_swapped: bool) -> None:
     """
     # The kernel gives the receiver descriptors of its own for these, see unix(7).
     streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", (0, 1)))
-    agent.sendmsg([_SWAPPED_MARK if is_swapped else _PLAIN_MARK], [streams])
+    agent_socket.sendmsg([_SWAPPED_MARK if is_swapped else _PLAIN_MARK], [streams])
 
 
 def public_part(token: str) -> str:

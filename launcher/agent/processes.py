@@ -58,8 +58,8 @@ def ptrace_scope() -> str:
     """Return which processes may trace others of their user (``kernel.yama.ptrace_scope``).
 
     Returns:
-        ``0`` if all may, and ``1`` if only the ancestors of a process may, and those that it admits. Empty if
-        the kernel has no Yama, and all may.
+        ``0`` if all may, ``1`` if only the ancestors of a process may, and those that it admits, ``2`` if
+        only root may, and ``3`` if nobody may. Empty if the kernel has no Yama, and all may.
     """
     return "".join(lines_of("/proc/sys/kernel/yama/ptrace_scope"))
 

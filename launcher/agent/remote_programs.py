@@ -192,7 +192,7 @@ class Children:
             for fd in list(child.open):
                 self._close_stream(child, fd)
             child.kill_at = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
-            # It may have been reaped before, when only its output was still open.
+            # The child may have been reaped already, and only its output was still open.
             self._end_if_over(child)
 
     def _send_output(self, number: int, data: bytes) -> None:
@@ -295,7 +295,7 @@ class Children:
 
     # ------------------------------------------------------------------ their end
 
-    def reaped(self, pid: int, status: int) -> None:
+    def on_reaped(self, pid: int, status: int) -> None:
         """Note that a child of the agent was reaped, which need not be one of these children.
 
         From now on the pid may belong to another process.

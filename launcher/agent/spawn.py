@@ -192,7 +192,7 @@ class Spawner:
             environment.update(environment_variables(environment, venv))
         # From here on relative paths are those of the task. posix_spawn starts the program in this folder.
         _enter_workdir(self._start_folder, workdir)
-        # The user may have set it for the task.
+        # A PWD that the user has set for the task stays.
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
         if script is not None:

@@ -401,7 +401,7 @@ class DestinationTree:
         """Make a file or link under a temporary name, then rename it, so that no reader sees a part of it.
 
         Args:
-            entry: What to make.
+            entry: The entry of the file or link.
             folder: A descriptor of the folder in which to make it.
             name: The name in this folder.
             pieces: The content of a file.

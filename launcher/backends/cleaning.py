@@ -57,7 +57,7 @@ class Cleaning:
 
         An object of another user, or of a launcher that is alive on this machine, never may. An object of a
         run in ``--foreign``, or of a launcher that has surely ended, may. Every other object is left alone,
-        because its launcher may run on another machine.
+        because its launcher may run on another machine. The decision is remembered for `notes` and `faults`.
 
         Args:
             run: The name of the object's run.

@@ -112,6 +112,7 @@ class HostPrograms:
         self._allocation = allocation
         #: The names of the hosts that are this machine.
         self.local = allocation.local
+        #: The hosts that are other machines.
         self.remote = [host for host in hosts if host.name not in self.local]
         #: The connections to other machines.
         self.connections = Connections()
@@ -189,6 +190,7 @@ class AgentFleet:
         self.programs = HostPrograms(allocation, hosts)
         #: The hosts that are this machine, which get forked agents.
         self._local = [host for host in hosts if host.name in allocation.local]
+        #: Whether any host is another machine.
         self.has_remote_hosts = bool(self.programs.remote)
         #: The ids of the agents that were forked.
         self.local_agents: Sequence[int] = ()

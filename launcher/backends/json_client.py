@@ -35,8 +35,10 @@ class JsonClient:
     """
 
     def __init__(self, program: RemoteProgram, check: Callable[[], object] = lambda: None) -> None:
-        #: The last of these are the bytes that have arrived, and that `receive` has not returned yet.
-        self._program, self._check, self._received = program, check, b""
+        """Use a program that was started. It is asked nothing yet."""
+        self._program, self._check = program, check
+        #: The bytes that have arrived, and that `receive` has not returned yet.
+        self._received = b""
 
     def ask(self, request: object, seconds: float, record: type[_T]) -> _T:
         """Send a request, and wait for its answer.

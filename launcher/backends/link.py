@@ -139,6 +139,7 @@ class ReconnectingLink:
         self._received_at = self._attempt_ended_at = time.monotonic()
         #: When connecting began (monotonic). For the first connection, the time of the login is subtracted.
         self._attempt_started_at = self._received_at - connections.login_seconds.get(host, 0.0)
+        #: How often connecting has begun.
         self._attempt_count = 0
         #: Why the host cannot be reached, for messages. Until an attempt has failed, this is a guess.
         self._connect_error = "the network to it or the host itself is down, or launch was suspended"
@@ -196,7 +197,8 @@ class ReconnectingLink:
         with self.lock:
             messages, self._inbox, self._inbox_bytes = self._inbox, [], 0
             # An acknowledgement usually waits for others. But the TCP connection of srun (Nagle) delays the
-            # agent's next short message by 40 ms until the last is answered. One follows TaskStarted at once.
+            # agent's next short message by 40 ms until the last one is answered, and after TaskStarted there
+            # is such a message at once.
             at_once = self._agent_closed or any(isinstance(message, TaskStarted) for message in messages)
             # Measurements come often, and their acknowledgement can wait for the next ping.
             lazily = all(isinstance(message, Measured) for message in messages)

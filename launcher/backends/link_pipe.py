@@ -162,9 +162,11 @@ class LinkPrograms:
     """
 
     def __init__(self, host: str, lock: threading.RLock, send: Callable[[Message], None]) -> None:
+        """Start without programs. `run` starts them."""
         self._host, self._lock, self._send = host, lock, send
         #: The pipes of the programs that run, by their numbers.
         self._pipes: dict[int, LinkPipe] = {}
+        #: The number of the program that was started last. The first program gets the number 1.
         self._last_number = 0
         #: Why the link has ended, for messages. Empty while it has not.
         self._loss_reason = ""

@@ -160,7 +160,7 @@ class ForkedAgentLink:
             self._writing = -1
 
     def wait(self, seconds: float) -> str | None:
-        """Wait until watchdog and agent are gone, and kill their tasks if both were killed.
+        """Wait until watchdog and agent are gone. If the watchdog was killed, kill the tasks in its place.
 
         Returns:
             How the agent ended, for messages. Empty if it ended as it should. None if it did not end in time.
@@ -178,7 +178,7 @@ class ForkedAgentLink:
             poll = select.poll()
             poll.register(self._stderr, select.POLLIN)
             poll.poll(1000 * min(seconds_left, 0.05))
-        # The watchdog kills the tasks of an agent that has ended. If it was killed itself, we do.
+        # A watchdog that was killed cannot have killed the tasks that the agent has left.
         was_killed = os.WIFSIGNALED(self._status or 0)
         if was_killed and sweep.kill_leftovers(self.agent_id, deadline - time.monotonic()):
             return None  # Some processes are left.

@@ -109,6 +109,7 @@ class RemoteProgram:
         self.is_ready = is_ready
         self._pipe = pipe
         self._python, self._starter, self._start_seconds = python, starter, patience
+        #: When the process of the pipe was started, or soon after that (monotonic).
         self._started_at = time.monotonic()
         #: What has arrived before the program runs, which ends with the start mark.
         self._bytes_before_start = b""
@@ -270,6 +271,7 @@ class SubprocessPipe:
         self._host = host
         #: Our end of the command's stdin and stdout.
         self.socket, theirs = socket.socketpair()
+        #: What the command writes to its stderr.
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         try:
             with theirs:

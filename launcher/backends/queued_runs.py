@@ -111,6 +111,7 @@ def _matching(text: str, runs: Sequence[Run]) -> Sequence[Run]:
         return []
     of_launcher = [run for run in runs if run.name == text]
     of_user = [run for run in runs if run.origin.name == text]
+    # Of the runs to which the user gave this name, the newest one that goes on counts, or else the newest.
     if of_launcher or of_user:
         return of_launcher or (going(of_user) or of_user)[-1:]
     return [run for run in runs if run.name.startswith(text) or run.name.endswith(f"-{text}")]

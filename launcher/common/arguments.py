@@ -42,6 +42,7 @@ class Arguments:
     def __init__(self, caller: str) -> None:
         """Start to collect the faults of a call. There are none at first."""
         self._caller = caller
+        #: The faults that were added so far.
         self.faults: list[Fault] = []
 
     def read(self, name: str, value: Any, reader: Reader) -> Any:

@@ -294,8 +294,10 @@ class Decoder:
         only: Tuple[Type[Any], ...] = (),
     ) -> None:
         """Prepare to decode the bytes of one connection."""
+        #: The classes of messages that this sender may send.
         self._allowed = frozenset(only or (_AGENT_RECORDS if from_agent else _LAUNCHER_RECORDS))
         self._host = host
+        #: How large the fields of a message may be without its payload.
         self._max_fields_bytes = _MAX_FIELDS_BYTES if from_agent else MAX_FRAME_BYTES
         # What the launcher sends is trusted.
         self._reader = FieldReader(not from_agent, tasks)
@@ -445,13 +447,13 @@ class MessageChannel:
         #: How many messages at the end of `_unacked` must be sent again on this connection.
         self._to_resend = 0
         #: How many of our messages the other end has acknowledged.
-        self._acked = 0
+        self._sent_and_acknowledged = 0
         #: How many numbered messages have arrived.
         self._received = 0
         #: How many of the numbered messages that have arrived the application has handled.
         self._handled = 0
         #: How many of the numbered messages that have arrived we have acknowledged.
-        self._acknowledged = 0
+        self._received_and_acknowledged = 0
         #: When to send the next acknowledgement, or None if none is due.
         self._ack_at: Optional[float] = None
         #: When to send the next ping, if this end sends pings.
@@ -493,7 +495,7 @@ class MessageChannel:
         # Without a session nothing is acknowledged.
         if self._session and count:
             self._handled += count
-            if at_once or self._handled - self._acknowledged >= _MAX_UNACKNOWLEDGED:
+            if at_once or self._handled - self._received_and_acknowledged >= _MAX_UNACKNOWLEDGED:
                 self._ack_at = now
             else:
                 due = now + (PING_SECONDS if lazily else _MAX_ACK_SECONDS)
@@ -596,10 +598,10 @@ class MessageChannel:
             ProtocolError: It claims more messages than it can have received.
         """
         # The other end cannot have received messages that must still be sent again on this connection.
-        if count > self._acked + len(self._unacked) - self._to_resend:
+        if count > self._sent_and_acknowledged + len(self._unacked) - self._to_resend:
             raise ProtocolError(f"an acknowledgement of {count} messages, which were not all sent")
-        while self._acked < count:
-            self._acked += 1
+        while self._sent_and_acknowledged < count:
+            self._sent_and_acknowledged += 1
             self.pending -= sum(map(len, self._unacked.popleft()))
 
     @property
@@ -700,7 +702,7 @@ class MessageChannel:
             # An acknowledgement that waits goes with it.
             self._ack_at = None if self._ack_at is None else now
         if self.met and self._ack_at is not None and now >= self._ack_at:
-            self._ack_at, self._acknowledged = None, self._handled
+            self._ack_at, self._received_and_acknowledged = None, self._handled
             self._control.append(Ack(self._handled))
         for message in self._control:
             self._wire += encode(message)

@@ -236,6 +236,7 @@ class Waiting:
 
     def __init__(self) -> None:
         """Start the wait now."""
+        #: When the wait began (monotonic).
         self._started = time.monotonic()
         #: How long the wait must last until the next message is due.
         self._next_seconds = self.FIRST_SECONDS

@@ -102,6 +102,7 @@ class IndexSettings:
     """
 
     def __init__(self, python: str, folder: str) -> None:
+        """Ask pip for its settings, and translate them to variables for uv."""
         #: Variables for uv. The settings are passed in variables because an address may contain a password.
         self.variables: Dict[str, str] = {}
         #: Whether pip uses no index at all.

@@ -171,6 +171,7 @@ class _LaterCluster(ClusterSpec):
     """
 
     def __init__(self, plan: Plan, task: TaskId, known_later: Iterable[str]) -> None:
+        """Compute the values as the base class does, then mark those that are known only later."""
         super().__init__(plan.cluster, plan.sidecars)
         #: The values of the placeholders for `task`.
         self._first = ClusterSpec(plan.cluster, plan.sidecars).values_of(task, attempt=1)

@@ -84,7 +84,7 @@ def _chart(graph: Graph, axis: TimeAxis, classes: Mapping[str, str]) -> Chart:
         classes: The CSS class of each name, in the order in which the lines are drawn.
     """
     known = [value for values in graph.lines.values() for value in values if value is not None]
-    # Only a metric has an axis that does not begin at zero.
+    # Only the axis of a metric, which has no unit, need not begin at zero.
     low, high = min([*known, 0.0] if graph.unit else known), max(known)
     if high == low:
         high += abs(high) or 1.0

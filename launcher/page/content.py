@@ -90,6 +90,7 @@ def page_html(content: Mapping[str, Any], *, may_act: bool) -> str:
     by_name = {task["task"]: task for task in content["tasks"]}
     rows = [*(by_name[name] for name in content["first"]), *content["folded"]]
     template = _environment().get_template("index.html")
+    # Columns in which no row has a value are hidden.
     known = {"task", "state"}.union(*rows)
     return template.render(content=content, rows=rows, columns=_COLUMNS, known=known, may_act=may_act)
 

@@ -131,6 +131,7 @@ def _facts(view: RunView, content: Mapping[str, Any], folder: str) -> list[tuple
 
 def _task_cells(task: TaskReport, row: TaskRow, report: Report) -> list[str]:
     """Return the cells of a task: those of the table at the end of a job, and those of its samples."""
+    # In a terminal an arrow stands before the remark about a task.
     step = shown(row.step) + (f" of {shown(row.total)}" if row.total else "")
     *cells, remark = result_cells(task, report)
     return [*cells, remark.removeprefix("<- "), duration(task.cpu_s), step, shown(row.rate)]

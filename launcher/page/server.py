@@ -76,12 +76,15 @@ def serving(app: PageApp, listener: socket.socket) -> Iterator[None]:
 
 
 def follow(app: PageApp, watcher: RunWatcher, *, until_end: bool) -> None:
-    """Show a run on its page as it changes, until a signal raises an exception.
+    """Show a run on its page as it changes, until a signal raises an exception or the run has ended.
+
+    The pauses save CPU time: a short one while somebody looks at the page, and otherwise one that ends when a
+    browser asks for the page.
 
     Args:
         app: The page, which has shown the run once.
         watcher: Watches the run.
-        until_end: Whether to return when the run has ended.
+        until_end: Whether to return when the run has ended. Otherwise its end is shown like any other change.
     """
     viewers = app.viewers
     while True:

@@ -108,6 +108,7 @@ class EventStream:
         self, run: Run, seconds: float = _ANSWER_TIMEOUT_SECONDS, *, with_output: bool = False
     ) -> None:
         """Connect to the launcher of the run, and ask it for the events from now on."""
+        #: The connection to the control socket of the launcher.
         self._peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         #: Whether no more events come, because the job ends, its launcher was killed, or the caller was too
         #: slow.

@@ -96,7 +96,7 @@ def _values(samples: Sequence[Sample]) -> Iterator[tuple[tuple[str, str], float 
     """Yield the title, the unit and the value of each quantity of a task at the moment of its last sample.
 
     Args:
-        samples: The last samples of the task. Its speed needs more than one.
+        samples: The last samples of the task, at least one. Its speed needs more than one.
     """
     last = samples[-1]
     yield _SPEED, steps_per_second(samples)

@@ -76,6 +76,7 @@ class HistoryReader:
     """
 
     def __init__(self, paths: RunPaths) -> None:
+        """Prepare to read the events. Nothing is read yet."""
         self._paths = paths
         self._clear()
 

@@ -60,8 +60,8 @@ class SampleReader:
 
     Args:
         paths: The files of the run.
-        max_bytes: How many bytes at the end of the file are read at most. No more are read than the launcher
-            writes.
+        max_bytes: How many bytes at the end of the file are read at most. None for as many as the launcher
+            writes into one file.
     """
 
     def __init__(self, paths: RunPaths, max_bytes: int | None = None) -> None:
@@ -69,7 +69,7 @@ class SampleReader:
         self._paths, self._max_bytes = paths, max_bytes
         #: The samples of each task, by its name, the oldest first.
         self.series: dict[str, list[Sample]] = {}
-        #: Which file was read: its device and its number.
+        #: Which file was read last, by its device and its inode. None before the first one.
         self._file: tuple[int, int] | None = None
         #: How many bytes of that file were read or left out. A line without an end is read later.
         self._offset = 0

@@ -144,6 +144,7 @@ class ContainerFleet:
         self._containers = {container.host: container for container in planned}
         #: The labels of all containers and of the network, by which they are found and removed later.
         self._labels = labels(self._request.run_name, self._options.keep)
+        #: Whether any container runs on another machine.
         self.has_remote_hosts = machines is not None and machines.has_remote_hosts
         # `recover` removes a container of this machine with its tasks. The tasks of another host that is lost
         # cannot start again (None).

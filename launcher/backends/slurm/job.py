@@ -102,8 +102,8 @@ wait $! || scancel --quiet --me --name="$name"
 def environment() -> dict[str, str]:
     """Return the environment variables for Slurm's commands.
 
-    These are some of this process. Variables of a step that the user started are not among them, because
-    Slurm's commands would read them as options.
+    Of the variables of this process only a few are passed. Slurm's commands would read others, such as those
+    of a step that the user has started, as options.
     """
     return {
         name: value

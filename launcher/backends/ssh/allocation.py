@@ -29,6 +29,7 @@ class SshAllocation(Allocation):
         super().__init__(request, hosts)
         # This machine accepts any number of tasks.
         self.may_exceed_slots = not request.named_hosts
+        # Only hosts that are this machine see its files, as far as launch knows.
         self.local = self.sharing_files = frozenset(host.name for host in hosts if is_here(host))
         self.hosts = with_default_python(request, hosts, self.local)
 

@@ -353,7 +353,8 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
     def local_port(self, host: str, port: int, preferred: Sequence[int]) -> int:
         """Return a port of this machine that leads to a port of a host, until `close`.
 
-        A later call returns the same port, and makes it lead to the other host.
+        A later call returns the same port, and makes it lead to the host of that call. So the user's browser
+        finds TensorBoard at the same URL after it has moved to another host.
 
         Args:
             host: The name of the host.
@@ -367,6 +368,6 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
 
         if self._forward is None:
             self._forward = Forward(self.connection, (host, port), preferred)
-        # A port that existed before leads to the other host from now on.
+        # A port of an earlier call leads to this host from now on.
         self._forward.target = (host, port)
         return self._forward.port

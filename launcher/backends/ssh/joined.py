@@ -80,7 +80,8 @@ class JoinedSockets:
         sender = self.begin(_send_from, sock, channel)
         if _receive_into(channel, sock, sender):
             sock.shutdown(socket.SHUT_WR)
-            channel.recv_exit_status()  # This waits until both directions have ended.
+            # Such a channel has no exit status, so this only waits until both directions have ended.
+            channel.recv_exit_status()
 
     def end(self, host: str, sock: socket.socket, channel: Channel | None) -> None:
         """Close a socket and its channel, and forget the socket.

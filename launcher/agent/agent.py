@@ -675,8 +675,8 @@ class Agent:
             # The user may ask for all processes. Usually only the main process is sent the signal.
             if command.all or process.pid == task.main:
                 processes.send(process, command.signal)
-        # The launcher learns the state of each process, such as T for a suspended one. The processes are listed
-        # again, because one may have forked before the signal arrived.
+        # The launcher learns the state of each process, such as T for a suspended one. The processes are
+        # listed again, because one may have forked before the signal arrived.
         states = "".join(process.state for process in self._members(task))
         self._send(events.SignalSent(*_stamp(), task=task.id, signal=command.signal, states=states))
 

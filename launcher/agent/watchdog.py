@@ -50,7 +50,7 @@ class Deadline:
     """A time in memory that agent and watchdog share. The agent sets it to a later one before it passes."""
 
     def __init__(self) -> None:
-        """Make a deadline in memory that stays shared after a fork. Until then the agent may start."""
+        """Make a deadline in memory that stays shared after a fork. It leaves the agent the time to start."""
         #: Contains nothing but the deadline (monotonic).
         self._memory = mmap.mmap(-1, _MOMENT.size)
         #: Used by the watchdog only: the last deadline that it found missed, and when it found that first.
@@ -81,7 +81,7 @@ class Deadline:
     def next_poll(self, now: float) -> float:
         """Return when the watchdog should call `is_over` again (monotonic)."""
         late_at = self._late_at()
-        # An agent that is late has its second chance until then.
+        # An agent that is late has a second chance to renew the deadline, until the returned time.
         return now + _SECOND_CHANCE_SECONDS if now >= late_at else min(late_at, now + _MAX_POLL_SECONDS)
 
     def _late_at(self) -> float:

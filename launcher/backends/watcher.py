@@ -62,6 +62,7 @@ class RunWatcher:
         """Prepare to watch a run. Nothing is read before the first `look`."""
         #: The run of the user, and the run whose files are read: the same, or a copy.
         self._origin = self.run = run
+        #: What reads the events and the samples of `run`.
         self._history, self._samples = HistoryReader(run.paths), SampleReader(run.paths)
         #: The copy of the run's files. None if the files are on this machine, or while nothing copies them.
         self._mirror: _Mirror | None = None
@@ -103,6 +104,8 @@ class RunWatcher:
             self._seen_files = None
         self._samples.read()
         view = self._view()
+        # After a look that took long, the next pause is longer, so that watching a large run takes only a part
+        # of a processor.
         self._pause = _PAUSE_FACTOR * (time.monotonic() - started)
         return view
 

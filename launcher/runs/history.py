@@ -261,6 +261,7 @@ def _task_fields(
         attempts: Its attempts by their numbers.
         has_died: Whether its launcher died, so an unfinished attempt has ended, too.
     """
+    # A task without any event has not been started yet.
     never = {"task": task, "host": host, "address": "", "state": TaskState.PENDING.value, "reason": None}
     *earlier, last = attempts.values() or [{**never, **_UNKNOWN, "attempt": 1}]
     if has_died and last["state"] not in _OVER_STATES:

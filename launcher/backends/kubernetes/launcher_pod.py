@@ -310,6 +310,7 @@ def send_stack_program(pod_runner: PodRunner, run: Run) -> None:
     remote = f"{_LIB_PATH}/{PROGRAM_NAME}"
     request = SyncRequest(path, folder=os.path.dirname(path), name=PROGRAM_NAME, remote=remote)
     tree = SourceTree(request, {PROGRAM_NAME: entry}, {})
+    # If an earlier command has sent the program, this finds that nothing is missing.
     sync(FileTransfer(pod_runner, 1, quiet=True), [POD_HOST.name], [tree], run.name)
 
 

@@ -105,6 +105,7 @@ class ClosingSocket:
         #: The descriptor by which other threads wake the reading one. It is -1 when it is closed.
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         inner.settimeout(0.0)
+        #: The descriptor that becomes readable when bytes arrive.
         self._fd = inner.fileno()
         # Whether `close` was called. paramiko reads an attribute of this name.
         self._closed = False

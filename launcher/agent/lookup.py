@@ -77,7 +77,7 @@ def is_command(name: str) -> bool:
     return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
 
 
-def find_script(name: str, folder: str) -> None:
+def check_script(name: str, folder: str) -> None:
     """Check that Python can run a script.
 
     Args:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from launcher.agent import processes
-from launcher.agent.lookup import environment_variables, find_executable, find_script
+from launcher.agent.lookup import check_script, environment_variables, find_executable
 from launcher.common.errors import LaunchError, NotRunnableError
 from launcher.common.record import Record
 from launcher.common.text import why_not_started
@@ -196,7 +196,7 @@ class Spawner:
         if "PWD" not in extra:
             environment["PWD"] = _name_of_folder(environment.get("PWD", ""), workdir)
         if script is not None:
-            find_script(script, folder="")
+            check_script(script, folder="")
         path = find_executable(argv[0], folder="", path=environment.get("PATH", os.defpath))
         return Prepared(path, argv, environment)
 

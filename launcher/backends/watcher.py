@@ -104,8 +104,8 @@ class RunWatcher:
             self._seen_files = None
         self._samples.read()
         view = self._view()
-        # After a look that took long, the next pause is longer, so that watching a large run takes only a part
-        # of a processor.
+        # After a look that took long, the next pause is longer, so that watching a large run takes only a
+        # part of a processor.
         self._pause = _PAUSE_FACTOR * (time.monotonic() - started)
         return view
 

@@ -7,7 +7,7 @@ check the same when a task starts, with the same messages and exit codes.
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from launcher.agent.lookup import environment_variables, find_executable, find_script
+from launcher.agent.lookup import check_script, environment_variables, find_executable
 from launcher.common.cluster import TaskId
 from launcher.common.errors import Fault, JobError, LaunchError, ProgramError
 from launcher.common.record import Record
@@ -164,7 +164,7 @@ def _find_missing(options: LaunchOptions, placed: PlacedTask, no_agent_checks: b
         if role.program.kind is ProgramKind.EXECUTABLE:
             find_executable(role.program.name, folder, path)
         elif role.program.kind is ProgramKind.SCRIPT:
-            find_script(role.program.name, folder)
+            check_script(role.program.name, folder)
     except LaunchError as error:
         if role.program_source == ON_COMMAND_LINE:  # All roles have this program.
             yield _Missing(where="", task="", error=error)

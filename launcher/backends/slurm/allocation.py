@@ -258,7 +258,7 @@ class SlurmAllocation(Allocation):
 def _even_share(task_count: int, node_count: int) -> tuple[int, int]:
     """Return the smallest and the largest number of tasks on a node if tasks are spread evenly.
 
-    The smallest is 1 even if there are fewer tasks than nodes.
+    There is at least one node. The smallest number is 1 even if there are fewer tasks than nodes.
     """
     smallest, largest = task_count // node_count, -(-task_count // node_count)  # Rounded down and up.
     return max(1, smallest), largest

@@ -20,8 +20,9 @@ from typing import Any
 
 from launcher.common.arguments import Arguments, flag, named_arguments, one_or_several, path, several, text
 from launcher.common.errors import Fault, InputError
+from launcher.common.record import replace
+from launcher.feed.remote import readers
 from launcher.feed.remote.codec import Block, blocks_of
-from launcher.feed.remote.readers import MISSING_PYARROW, CsvReader, ParquetReader, RecordReader, TextReader
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, FeedSource, Piece, groups, piece_of
 from launcher.storage import store
 from launcher.storage.store import StorageError
@@ -33,7 +34,6 @@ _MIN_RANGE_BYTES = 64 << 10
 _MAX_RANGE_BYTES = 32 << 20
 #: The names or patterns of files, one or several.
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-FileReader = TextReader | CsvReader | RecordReader | ParquetReader
 
 
 class DataFiles(FeedSource):
@@ -48,7 +48,7 @@ class DataFiles(FeedSource):
         InputError: No local file has such a name, it cannot be read, or a package for a URL is missing.
     """
 
-    def __init__(self, names: Sequence[str], reader: FileReader, *, is_remote: bool) -> None:
+    def __init__(self, names: Sequence[str], reader: readers.FileReader, *, is_remote: bool) -> None:
         """Find local files now, so that a missing one is reported before anything is fed."""
         super().__init__(self._pieces, once=False)
         #: The paths of local files, and what was given as URLs. These are not looked up before rows are
@@ -107,16 +107,16 @@ class DataFiles(FeedSource):
             if is_remote:
                 # A reader is a callable that returns rows, which a task calls.
                 yield from map(piece_of, ranges)
-            elif isinstance(self._reader, ParquetReader):
+            elif isinstance(self._reader, readers.ParquetReader):
                 # Its rows come as columns, which need not be taken apart.
                 yield from (Piece(partial(_blocks_of_range, each)) for each in ranges)
             else:
-                rows = chain.from_iterable(self._reader._replace(path=file)() for file in files)
+                rows = chain.from_iterable(replace(self._reader, path=file)() for file in files)
                 yield from map(piece_of, groups(rows, group_bytes))
 
-    def _ranges(self, file: str, range_bytes: int) -> Iterator[FileReader]:
+    def _ranges(self, file: str, range_bytes: int) -> Iterator[readers.FileReader]:
         """Yield readers of a file, each for a range of about this many bytes, or one for all of it."""
-        reader: Any = self._reader._replace(path=file)
+        reader = replace(self._reader, path=file)
         size = self._sizes[file]
         count = math.ceil(size / range_bytes) if reader.can_be_cut else 1
         if count < 2:
@@ -124,10 +124,10 @@ class DataFiles(FeedSource):
             return
         for number in range(count):
             end = size * (number + 1) // count if number + 1 < count else None
-            yield reader._replace(start=size * number // count, end=end)
+            yield replace(reader, start=size * number // count, end=end)
 
 
-def _blocks_of_range(reader: FileReader, rows: Callable[[], int]) -> Iterator[Block]:
+def _blocks_of_range(reader: readers.FileReader, rows: Callable[[], int]) -> Iterator[Block]:
     """Yield the rows of a range in blocks, in the program. See `Piece.blocks`."""
     return blocks_of(reader(), rows)
 
@@ -159,7 +159,7 @@ class TextFiles(DataFiles):
         arguments = Arguments("TextFiles")
         encoding = arguments.read("encoding", encoding, _encoding)
         files, is_remote = _read_files(arguments, names, read_on_worker)
-        super().__init__(files, TextReader(encoding), is_remote=is_remote)
+        super().__init__(files, readers.TextReader(encoding=encoding), is_remote=is_remote)
 
 
 class CsvFiles(DataFiles):
@@ -206,12 +206,14 @@ class CsvFiles(DataFiles):
         multiline = arguments.optional("multiline", multiline, flag, default=True)
         columns = arguments.optional("columns", columns, several(text), [])
         files, is_remote = _read_files(arguments, names, read_on_worker)
-        reader = CsvReader(encoding, delimiter, header, tuple(columns), multiline)
+        reader = readers.CsvReader(
+            encoding=encoding, delimiter=delimiter, header=header, columns=tuple(columns), multiline=multiline
+        )
         super().__init__(files, reader, is_remote=is_remote)
         # A column that a file lacks is reported now, before anything is fed. Files at URLs are read in tasks.
         faults = []
         for file in self._names if columns else ():
-            fault = "" if is_url(file) else reader.missing_columns(reader._replace(path=file).names())
+            fault = "" if is_url(file) else reader.missing_columns(replace(reader, path=file).names())
             if not header:
                 fault = f"no column {', '.join(columns)}; columns have names only with header=True"
             if fault:
@@ -246,7 +248,7 @@ class TFRecordFiles(DataFiles):
         arguments = Arguments("TFRecordFiles")
         check = arguments.optional("check", check, flag, default=True)
         files, is_remote = _read_files(arguments, names, read_on_worker)
-        super().__init__(files, RecordReader(check), is_remote=is_remote)
+        super().__init__(files, readers.RecordReader(check=check), is_remote=is_remote)
 
 
 class ParquetFiles(DataFiles):
@@ -278,9 +280,9 @@ class ParquetFiles(DataFiles):
         arguments = Arguments("ParquetFiles")
         columns = arguments.optional("columns", columns, several(text), [])
         files, is_remote = _read_files(arguments, names, read_on_worker)
-        super().__init__(files, ParquetReader(tuple(columns)), is_remote=is_remote)
+        super().__init__(files, readers.ParquetReader(columns=tuple(columns)), is_remote=is_remote)
         if not is_remote and find_spec("pyarrow") is None and not all(map(is_url, self._names)):
-            raise InputError([Fault("ParquetFiles", MISSING_PYARROW)])
+            raise InputError([Fault("ParquetFiles", readers.MISSING_PYARROW)])
 
 
 def _read_files(arguments: Arguments, names: Any, read_on_worker: Any) -> tuple[list[str], bool]:

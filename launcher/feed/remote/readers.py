@@ -15,16 +15,16 @@ import codecs
 import csv
 import gzip
 import io
-import re
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from operator import itemgetter
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from launcher.common.errors import LaunchError
+from launcher.common.record import Record, replace
 from launcher.feed.remote.codec import Block, RowBlocks
 from launcher.storage.store import open_url
 from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, shown
@@ -36,7 +36,6 @@ _BLOCK_ROWS = 4096
 #: The same of a CSV file. With more of them, Python's garbage collector would look at each of them.
 _CSV_BLOCK_ROWS = 256
 MISSING_PYARROW = "pyarrow is not installed: pip install 'tf-launcher[parquet]'"
-_LINE_END = re.compile(rb"\r\n?|\n")
 _ASCII = bytes(range(128))
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -50,33 +49,50 @@ class BrokenFileError(LaunchError):
     """A data file is damaged, or of another format. The message names the file and the place."""
 
 
-class TextReader(NamedTuple):
-    """Reads the lines of a text file, each without its end. An instance is called to read the file."""
+class FileReader(Record):
+    """Reads a file, or a range of it: an instance is called for the rows, possibly in a task.
 
-    encoding: str
+    This is the base of the four kinds.
+    """
+
     path: str = ""
+    #: The range begins at this byte, and ends before the other one. None stands for the end of the file.
     start: int = 0
-    #: None stands for the end of the file.
     end: int | None = None
 
     def __call__(self) -> RowBlocks:
-        """Return the lines.
+        """Return the rows.
 
         Raises:
-            BrokenFileError: While iterating: the file contains bytes that are not text of this encoding.
+            BrokenFileError: While iterating: the file is damaged, or of another kind.
             StorageError: While iterating: the file at a URL cannot be read.
             OSError: While iterating: the file cannot be read.
         """
-        return RowBlocks(self.blocks())
+        return RowBlocks(self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield many rows at a time, because a block costs less than a generator's step for each row."""
+        raise NotImplementedError
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether a range of the file can be read."""
-        return _has_ranges(self.path) and _has_line_ends(self.encoding)
+        """Whether a range of the file can be read: whether any byte of it can be the first that is read."""
+        return not _is_packed(self.path) and scheme_of(self.path) not in WEB_SCHEMES
 
-    def blocks(self) -> Generator[list[str], None, None]:
-        """Yield many lines at a time, because a list costs less than a generator's step for each line."""
-        with _text(self.path, self.encoding, self.start, self.end) as file:
+
+class TextReader(FileReader):
+    """Reads the lines of a text file, each without its end."""
+
+    encoding: str = "utf-8"
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a range of the file can be read: the byte of a line end must mean nothing else."""
+        return super().can_be_cut and _has_line_ends(self.encoding)
+
+    def _blocks(self) -> Iterator[list[str]]:
+        """Yield many lines at a time."""
+        with _text(self, self.encoding) as file:
             while text := file.read(_READ_BYTES):
                 # readline completes the last line. Behind its end, the split leaves an empty text.
                 lines = (text + file.readline()).split("\n")
@@ -85,40 +101,25 @@ class TextReader(NamedTuple):
                 yield lines
 
 
-class CsvReader(NamedTuple):
-    """Reads the rows of a CSV file, as dicts or tuples of texts. An instance is called to read the file."""
+class CsvReader(FileReader):
+    """Reads the rows of a CSV file: dicts by the names in the first line, or tuples of texts.
 
-    encoding: str
-    delimiter: str
+    Rows are tuples if columns are chosen, or have no names.
+    """
+
+    encoding: str = "utf-8"
+    delimiter: str = ","
     #: Whether the first line of the file contains the names of the columns.
-    header: bool
-    #: The names of the columns that are read. Rows are then tuples of their values, in this order. Empty if
-    #: all are read.
-    columns: tuple[str, ...]
+    header: bool = True
+    #: The names of the columns that are read, in the order of the values in a row. Empty if all are read.
+    columns: tuple[str, ...] = ()
     #: Whether values in quotes may contain line ends.
-    multiline: bool
-    path: str = ""
-    start: int = 0
-    #: None stands for the end of the file.
-    end: int | None = None
-
-    def __call__(self) -> RowBlocks:
-        """Return the rows: dicts by the names in the first line, or tuples.
-
-        Rows are tuples if columns are chosen, or have no names.
-
-        Raises:
-            BrokenFileError: While iterating: a row has more or fewer fields than the first one of the file, a
-                column is missing, or bytes are not text.
-            StorageError: While iterating: the file at a URL cannot be read.
-            OSError: While iterating: the file cannot be read.
-        """
-        return RowBlocks(self._blocks())
+    multiline: bool = True
 
     @property
     def can_be_cut(self) -> bool:
         """Whether a range of the file can be read. A line end in quotes would be taken for that of a row."""
-        return not self.multiline and _has_ranges(self.path) and _has_line_ends(self.encoding)
+        return super().can_be_cut and not self.multiline and _has_line_ends(self.encoding)
 
     def names(self) -> list[str]:
         """Return the fields of the first line that is not empty. There are none if the file is empty."""
@@ -127,9 +128,7 @@ class CsvReader(NamedTuple):
 
     def missing_columns(self, names: list[str]) -> str:
         """Return what is wrong with the columns, given the first line of the file. Empty if all are there."""
-        missing = [name for name in self.columns if name not in names]
-        has = f"it has {', '.join(names)}" if names else "the file is empty"
-        return f"no column {', '.join(missing)}; {has}" if missing else ""
+        return _missing_columns(self.columns, names)
 
     def _blocks(self) -> Iterator[list[Any]]:
         """Yield many rows at a time."""
@@ -137,7 +136,7 @@ class CsvReader(NamedTuple):
         # range, most probably at the beginning, or is the first one in it.
         first: list[str] = []
         for end in sorted({min(self.start, _READ_BYTES), self.start} - {0}):
-            first = first or self._replace(start=0, end=end).names()
+            first = first or replace(self, start=0, end=end).names()
         make_row = self._row_maker(first) if first else None
         with closing(self._records(_CSV_BLOCK_ROWS)) as blocks:
             for records in blocks:
@@ -177,54 +176,34 @@ class CsvReader(NamedTuple):
         return itemgetter(*places) if len(places) > 1 else lambda fields: (fields[places[0]],)
 
     def _records(self, count: int) -> Generator[list[list[str]], None, None]:
-        """Yield the fields of each line. An empty line has none.
+        """Yield the fields of each line, of so many lines at a time. An empty line has none.
 
         Args:
-            count: How many lines are read at a time.
+            count: The number of lines.
 
         Raises:
             BrokenFileError: The file is not CSV.
         """
-        if self.multiline:
-            with _text(self.path, self.encoding, self.start, self.end, newline="") as file:
-                yield from self._parsed(file, count)
-        else:
-            # Without their ends, which is faster.
-            blocks = TextReader(self.encoding, self.path, self.start, self.end).blocks()
-            with closing(blocks):
-                yield from self._parsed(chain.from_iterable(blocks), count)
-
-    def _parsed(self, lines: Iterable[str], count: int) -> Iterator[list[list[str]]]:
-        """Yield the fields of lines, ``count`` of them at a time."""
         hint = "" if self.multiline else "; multiline=True allows line ends in quotes"
-        reader, number = csv.reader(lines, delimiter=self.delimiter, strict=True), 0
-        try:
-            while records := list(islice(reader, count)):
-                number += len(records)
-                # A value has taken several lines.
-                if not self.multiline and reader.line_num != number:
-                    raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
-                yield records
-        except csv.Error as error:
-            raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
+        number = 0
+        with _text(self, self.encoding, newline="") as file:
+            reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+            try:
+                while records := list(islice(reader, count)):
+                    number += len(records)
+                    # A value has taken several lines.
+                    if not self.multiline and reader.line_num != number:
+                        raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
+                    yield records
+            except csv.Error as error:
+                raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
 
 
-class RecordReader(NamedTuple):
-    """Reads the records of a TFRecord file, as bytes. An instance is called to read the file."""
+class RecordReader(FileReader):
+    """Reads the records of a TFRecord file, as bytes."""
 
     #: Whether the checksums are compared, if google-crc32c is installed.
     check: bool = True
-    path: str = ""
-
-    def __call__(self) -> RowBlocks:
-        """Return the records.
-
-        Raises:
-            BrokenFileError: While iterating: the file is damaged. The message says where.
-            StorageError: While iterating: the file at a URL cannot be read.
-            OSError: While iterating: the file cannot be read.
-        """
-        return RowBlocks(self._blocks())
 
     @property
     def can_be_cut(self) -> bool:
@@ -241,14 +220,15 @@ class RecordReader(NamedTuple):
         path = shown(self.path)
         with opened(self.path) as file:
             # What was read of the file and does not belong to earlier records, and where that begins.
-            data, offset = file.read(_READ_BYTES), 0
-            while data:
+            data, offset = b"", 0
+            # More is read at once of a long record, whose bytes would otherwise be copied again and again.
+            while more := file.read(max(_READ_BYTES, len(data))):
+                data += more
                 records = []
-                # Where the next record begins in the data, and where the bytes end that are needed of it.
-                begin, end = 0, _HEAD.size
-                while end <= len(data):
+                # Where the next record begins in the data.
+                begin = 0
+                while (content := begin + _HEAD.size) <= len(data):
                     size, checksum = _HEAD.unpack_from(data, begin)
-                    content = begin + _HEAD.size
                     # Without checksums, only its size can show that a length is wrong.
                     is_wrong = size > _MAX_RECORD_BYTES
                     if is_wrong or (crc32c and _masked(crc32c(data[begin : begin + 8])) != checksum):
@@ -256,52 +236,30 @@ class RecordReader(NamedTuple):
                         kind = "damaged" if offset + begin else "not a TFRecord file"
                         wrong = f"the length of the record at byte {offset + begin} is wrong"
                         raise BrokenFileError(f"{path}: {kind}: {wrong}")
-                    end = content + size + _CHECKSUM.size
-                    if end > len(data):
+                    end = content + size
+                    if end + _CHECKSUM.size > len(data):
                         break
-                    record = data[content : content + size]
-                    (checksum,) = _CHECKSUM.unpack_from(data, content + size)
+                    record = data[content:end]
+                    (checksum,) = _CHECKSUM.unpack_from(data, end)
                     if crc32c and _masked(crc32c(record)) != checksum:
                         wrong = f"the checksum of the record at byte {offset + begin} is wrong"
                         raise BrokenFileError(f"{path}: damaged: {wrong}")
                     records.append(record)
-                    begin, end = end, end + _HEAD.size
+                    begin = end + _CHECKSUM.size
                 yield records
-                # A long record is read at once.
-                more = file.read(max(_READ_BYTES, end - len(data)))
-                if not more and begin < len(data):
-                    raise BrokenFileError(f"{path}: cut off within the record at byte {offset + begin}")
-                data, offset = data[begin:] + more, offset + begin
+                data, offset = data[begin:], offset + begin
+            if data:
+                raise BrokenFileError(f"{path}: cut off within the record at byte {offset}")
 
 
-class ParquetReader(NamedTuple):
-    """Reads the rows of a Parquet file, as columns. An instance is called to read the file."""
+class ParquetReader(FileReader):
+    """Reads the rows of a Parquet file, as columns: dicts of arrays, or tuples if columns are chosen."""
 
-    #: The names of the columns that are read. Rows are then tuples of their values, in this order. Empty if
-    #: all are read, and rows are dicts.
-    columns: tuple[str, ...]
-    path: str = ""
-    start: int = 0
-    #: None stands for the end of the file.
-    end: int | None = None
-
-    def __call__(self) -> RowBlocks:
-        """Return the rows.
-
-        Raises:
-            BrokenFileError: While iterating: the file is damaged, lacks a column, or pyarrow is missing.
-            StorageError: While iterating: the file at a URL cannot be read.
-            OSError: While iterating: the file cannot be read.
-        """
-        return RowBlocks(self._blocks())
-
-    @property
-    def can_be_cut(self) -> bool:
-        """Whether a range of the file can be read."""
-        return _has_ranges(self.path)
+    #: The names of the columns that are read, in the order of the values in a row. Empty if all are read.
+    columns: tuple[str, ...] = ()
 
     def _blocks(self) -> Iterator[Block]:
-        """Yield many rows at a time, as a dict or a tuple of arrays."""
+        """Yield many rows at a time. `BrokenFileError` also says that pyarrow or a column is missing."""
         path = shown(self.path)
         try:
             from pyarrow import ArrowException, parquet  # noqa: PLC0415 - slow, and may be missing
@@ -311,11 +269,8 @@ class ParquetReader(NamedTuple):
             try:
                 file = parquet.ParquetFile(content)
                 names = file.schema_arrow.names
-                if missing := [name for name in self.columns if name not in names]:
-                    has = f"it has {', '.join(names)}"
-                    raise BrokenFileError(f"{path}: no column {', '.join(missing)}; {has}")
-                if len(set(names)) < len(names):
-                    raise BrokenFileError(f"{path}: two columns have the same name: {', '.join(names)}")
+                if fault := _missing_columns(self.columns, names):
+                    raise BrokenFileError(f"{path}: {fault}")
                 groups = [[number] for number in range(file.num_row_groups) if self._has(file, number)]
                 chosen = list(self.columns or names)
                 # One after another, without threads, which would need memory and the cores of other tasks.
@@ -323,7 +278,8 @@ class ParquetReader(NamedTuple):
                 for batch in chain.from_iterable(batches):
                     columns = [_values(batch.column(name)) for name in chosen]
                     yield tuple(columns) if self.columns else dict(zip(names, columns))
-            except (ArrowException, OSError) as error:
+            # A KeyError says that two columns have the same name.
+            except (ArrowException, OSError, KeyError) as error:
                 why = str(error).partition("\n")[0]
                 raise BrokenFileError(f"{path}: cannot be read as Parquet: {why}") from error
 
@@ -333,6 +289,13 @@ class ParquetReader(NamedTuple):
         # The dictionary of a column comes before its values, if it has one.
         begins = column.dictionary_page_offset or column.data_page_offset
         return self.start <= begins and (self.end is None or begins < self.end)
+
+
+def _missing_columns(columns: Sequence[str], names: Sequence[str]) -> str:
+    """Return which columns a file lacks, given the names that it has, or an empty text."""
+    missing = [name for name in columns if name not in names]
+    has = f"it has {', '.join(names)}" if names else "the file is empty"
+    return f"no column {', '.join(missing)}; {has}" if missing else ""
 
 
 def _values(column: Any) -> Any:
@@ -392,11 +355,6 @@ def _is_packed(path: str) -> bool:
     return name.endswith(".gz")
 
 
-def _has_ranges(path: str) -> bool:
-    """Return whether any byte of a file can be the first one that is read."""
-    return not _is_packed(path) and scheme_of(path) not in WEB_SCHEMES
-
-
 def _has_line_ends(encoding: str) -> bool:
     """Return whether the bytes of line ends mean line ends, wherever they are in a text of this encoding."""
     try:
@@ -432,16 +390,12 @@ def opened(path: str, start: int = 0, size: int | None = None) -> Iterator[IO[by
 
 
 @contextmanager
-def _text(
-    path: str, encoding: str, start: int, end: int | None, newline: str | None = None
-) -> Iterator[IO[str]]:
+def _text(reader: FileReader, encoding: str, newline: str | None = None) -> Iterator[IO[str]]:
     """Open the lines that begin in a range of a file, after its byte order mark if it has one.
 
     Args:
-        path: The path or URL of the file.
+        reader: The reader of the file, which has the range.
         encoding: The encoding of the text.
-        start: Where the range begins.
-        end: Where it ends, or None for the end of the file.
         newline: How line ends are read, see `open`.
 
     Raises:
@@ -450,24 +404,26 @@ def _text(
     decoding = encoding
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
         # The latter leaves out the mark, which only the beginning of a file can have.
-        decoding = "utf-8" if start else "utf-8-sig"
+        decoding = "utf-8" if reader.start else "utf-8-sig"
     # The byte before the range may end a line.
-    before = max(0, start - 1)
-    size = None if end is None else end - before
+    before = max(0, reader.start - 1)
+    size = None if reader.end is None else reader.end - before
     try:
-        with opened(path, before, size) as file:
-            lines = io.BufferedReader(_Pieces(_lines(file, start, end)), _READ_BYTES)
-            with io.TextIOWrapper(lines, decoding, newline=newline) as text:
+        with opened(reader.path, before, size) as file:
+            pieces: Any = _Pieces(_lines(file, reader.start, reader.end))
+            with io.TextIOWrapper(pieces, decoding, newline=newline) as text:
                 yield text
     except UnicodeError as error:
         wrong = "its start"  # UTF-16 or UTF-32 without a byte order mark, about which the error says no more.
         if isinstance(error, UnicodeDecodeError):
             wrong = repr(error.object[error.start : error.start + 4])
-        raise BrokenFileError(f"{shown(path)}: {wrong} is not {encoding}; set encoding=...") from error
+        raise BrokenFileError(f"{shown(reader.path)}: {wrong} is not {encoding}; set encoding=...") from error
 
 
-def _lines(file: Any, start: int, end: int | None) -> Iterator[bytes]:
+def _lines(file: IO[bytes], start: int, end: int | None) -> Iterator[bytes]:
     """Yield the bytes of the lines that begin in a range of a file, in pieces that are not empty.
+
+    Here only ``\\n`` ends a line. What other line ends separate stays together, in one range.
 
     Args:
         file: The file, which is at the byte before the range.
@@ -489,39 +445,30 @@ def _lines(file: Any, start: int, end: int | None) -> Iterator[bytes]:
         yield from _rest_of_line(file)
 
 
-def _rest_of_line(file: io.BufferedReader) -> Iterator[bytes]:
+def _rest_of_line(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the bytes up to the next line end and with it, or up to the end of the file."""
-    while data := file.peek():
-        found = _LINE_END.search(data)
-        yield file.read(found.end() if found else len(data))
-        if found:
-            # The two bytes of one line end.
-            if data[: found.end()].endswith(b"\r") and file.peek()[:1] == b"\n":
-                yield file.read(1)
+    while data := file.readline(_READ_BYTES):
+        yield data
+        if data.endswith(b"\n"):
             return
 
 
-class _Pieces(io.RawIOBase):
-    """A file of bytes that come in pieces.
+class _Pieces(io.BufferedIOBase):
+    """A file of bytes that come in pieces, for a `io.TextIOWrapper`.
 
     Args:
         pieces: The pieces, none of which is empty.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        """Prepare to read the pieces."""
+        """Keep the pieces, of which none is read."""
         super().__init__()
         self._pieces = pieces
-        #: What was not read of the present piece.
-        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         """Return that this file can be read."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        """Read the next bytes into a buffer, and return their number. It is 0 at the end."""
-        self._rest = self._rest or memoryview(next(self._pieces, b""))
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return the next piece, of whatever size, or no bytes at the end."""
+        return next(self._pieces, b"")

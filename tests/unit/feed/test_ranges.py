@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from launcher import CsvFiles, InputError, ParquetFiles, TextFiles
+from launcher.common.record import replace
 from launcher.feed import files
 from launcher.feed.files import DataFiles
 from launcher.feed.remote.codec import as_rows
@@ -39,7 +40,7 @@ def in_ranges(reader: Any, cuts: list[int] | None = None) -> list[Any]:
     size = Path(reader.path).stat().st_size
     starts = sorted({0, *(range(size) if cuts is None else (cut for cut in cuts if cut < size))})
     ranges = zip(starts, [*starts[1:], None], strict=True)
-    rows = [reader._replace(start=start, end=end)() for start, end in ranges]
+    rows = [replace(reader, start=start, end=end)() for start, end in ranges]
     return list(itertools.chain.from_iterable(rows))
 
 
@@ -52,7 +53,7 @@ def test_lines(tmp_path: Path, parts: list[str], cuts: list[int], has_mark: bool
     # Without a mark of ours, one of the text may be at the beginning.
     lines = re.split("\r\n|\r|\n", text if has_mark else text.removeprefix("\ufeff"))
     expected = lines if lines[-1] else lines[:-1]
-    reader = TextReader("utf-8", str(path))
+    reader = TextReader(str(path))
     assert list(reader()) == in_ranges(reader) == in_ranges(reader, cuts) == expected
 
 
@@ -63,7 +64,7 @@ def test_lines_that_are_longer_than_what_is_read_at_once(tmp_path: Path, end: by
     path.write_bytes(end.join(b"%d" % (number % 10) * size for number, size in enumerate(sizes)))
     cuts = [8191, 8192, 8193, 262_143, 262_144, 300_000, 300_001, 300_002, 500_000, 600_000, 1_100_000]
     for some in (cuts, cuts[::2], cuts[:1]):
-        assert [*map(len, in_ranges(TextReader("utf-8", str(path)), some))] == sizes
+        assert [*map(len, in_ranges(TextReader(str(path)), some))] == sizes
 
 
 @anew
@@ -83,10 +84,10 @@ def test_rows_of_csv(
     path = tmp_path / "rows.csv"
     path.write_bytes(("\ufeff" + out.getvalue()).encode())
     expected = [dict(zip("xy", row, strict=True)) if header else tuple(row) for row in rows]
-    reader = CsvReader("utf-8", ",", header, (), False, str(path))
+    reader = CsvReader(str(path), header=header, multiline=False)
     assert list(reader()) == in_ranges(reader) == in_ranges(reader, cuts) == expected
     if header:
-        chosen = reader._replace(columns=("y",))
+        chosen = replace(reader, columns=("y",))
         assert in_ranges(chosen) == [(row[1],) for row in rows]
 
 
@@ -94,7 +95,7 @@ def test_line_ends_in_quotes(tmp_path: Path):
     path = tmp_path / "rows.csv"
     path.write_text('x,y\n1,2\n"3\n33",4\n5,6\n')
     assert flat(CsvFiles(path)) == [{"x": x, "y": y} for x, y in (("1", "2"), ("3\n33", "4"), ("5", "6"))]
-    reader = CsvReader("utf-8", ",", True, (), False, str(path))
+    reader = CsvReader(str(path), multiline=False)
     for cuts in (None, [], [10], [13]):
         with pytest.raises(BrokenFileError, match="rows.csv: .*multiline=True"):
             in_ranges(reader, cuts)
@@ -108,7 +109,7 @@ def test_rows_of_parquet(tmp_path: Path):
             columns = {"x": range(size), "y": [f"{size}-{n}" for n in range(size)]}
             writer.write_table(pyarrow.table(columns, schema=schema))
     expected = [f"{size}-{n}" for size in (3, 1, 0, 4) for n in range(size)]
-    reader = ParquetReader(("y",), str(path))
+    reader = ParquetReader(str(path), columns=("y",))
     for cuts in (None, [], [4], [200], [5, 300, 700]):
         assert [row[0] for row in in_ranges(reader, cuts)] == expected
     assert flat(ParquetFiles(path))[1] == {"x": 1, "y": "3-1"}
@@ -133,7 +134,7 @@ def test_values_of_parquet(tmp_path: Path):
         "dict": [{"a": 1}, {"a": 2}],
     }
     parquet.write_table(pyarrow.table(data), path)
-    (block,) = ParquetReader((), str(path))().blocks
+    (block,) = ParquetReader(str(path))().blocks
     assert list(block) == list(data)
     assert block["whole"].dtype == np.int64 and block["whole"].tolist() == [1, large]
     assert block["some"].tolist() == [None, large]
@@ -164,7 +165,7 @@ def test_broken_files_of_parquet(tmp_path: Path):
     with pytest.raises(BrokenFileError, match="x.parquet: no column y, z; it has x$"):
         flat(ParquetFiles(path, columns=["y", "x", "z"]))
     parquet.write_table(pyarrow.table([[1], [2]], names=["a", "a"]), path)
-    with pytest.raises(BrokenFileError, match="x.parquet: two columns have the same name: a, a"):
+    with pytest.raises(BrokenFileError, match='x.parquet: .*"a" exists 2 times'):
         flat(ParquetFiles(path))
 
 

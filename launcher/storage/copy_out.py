@@ -29,16 +29,15 @@ def main() -> NoReturn:
     # What libraries print goes to stderr.
     output = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    code = 1
     try:
         targets = json.loads(sys.stdin.readline())
         threading.Thread(target=_end_with_launcher, daemon=True).start()
         _copy(targets, lambda **fields: print(json.dumps(fields), file=output, flush=True))
-        code = 0
+        os._exit(0)
     except Exception as error:  # noqa: BLE001 - nobody waits for this process to clean up
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 def _end_with_launcher() -> None:

@@ -115,20 +115,18 @@ def find_files(name: str) -> List[StoredFile]:
     # In the address of a web page a question mark has another meaning.
     is_pattern = any(character in name for character in ("*" if is_web else "*?["))
 
-    def look() -> List[StoredFile]:
+    def look(files: Any, path: str) -> List[StoredFile]:
         """Ask the store once."""
-        store, path = _store(name)
-        store.invalidate_cache()
         # By default folders that cannot be listed are left out without an error. Asynchronous file systems
         # know no such option, and raise.
-        strict = {} if store.async_impl else {"on_error": "raise"}
+        strict = {} if files.async_impl else {"on_error": "raise"}
         try:
-            found = store.glob(path, detail=True, **strict) if is_pattern else {path: store.info(path)}
+            found = files.glob(path, detail=True, **strict) if is_pattern else {path: files.info(path)}
         except FileNotFoundError:
             if is_web or is_pattern:
                 raise
             found = {}
-        files = []
+        chosen = []
         for file, about in sorted(found.items()):
             base = file.rstrip("/").rpartition("/")[2]
             if is_pattern and (about["type"] == "directory" or base.startswith(("_", "."))):
@@ -136,13 +134,13 @@ def find_files(name: str) -> List[StoredFile]:
             if about["type"] == "directory":
                 raise StorageError(name, f"is a folder; expected its files, as in {urls.joined(name, '*')}")
             size = about.get("size")
-            files.append(StoredFile(_url_of(name, file), -1 if size is None else int(size)))
-        if not files:
-            _check_bucket(store, path, name)
+            chosen.append(StoredFile(_url_of(name, file), -1 if size is None else int(size)))
+        if not chosen:
+            _check_bucket(files, path, name)
             raise StorageError(name, "no file has such a name" if is_pattern else "there is no such file")
-        return files
+        return chosen
 
-    return _tried(name, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+    return _asked(name, look)
 
 
 def is_empty(url: str) -> bool:
@@ -152,14 +150,12 @@ def is_empty(url: str) -> bool:
         StorageError: The store cannot be reached.
     """
 
-    def look() -> bool:
+    def look(files: Any, path: str) -> bool:
         """Ask the store once."""
-        store, path = _store(url)
-        store.invalidate_cache()
         try:
-            found = store.ls(path, detail=True)
+            found = files.ls(path, detail=True)
         except FileNotFoundError:
-            _check_bucket(store, path, url)
+            _check_bucket(files, path, url)
             return True
         # Some stores list the folder itself, as a folder or as an empty file whose name ends with a slash.
         return all(
@@ -168,7 +164,7 @@ def is_empty(url: str) -> bool:
             for file in found
         )
 
-    return _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+    return _asked(url, look)
 
 
 def check_url(url: str) -> None:
@@ -177,33 +173,49 @@ def check_url(url: str) -> None:
     Raises:
         StorageError: It cannot, or the user may not see it.
     """
+    if (local := urls.local_path(url)) is not None:
+        # This needs no package. The folder may belong to a file system that is missing here.
+        folder = os.path.dirname(local.partition("*")[0])
+        _tried(url, lambda: os.stat(folder), _FIRST_PATIENCE_SECONDS)
+        return
 
-    def look() -> None:
+    def look(files: Any, path: str) -> None:
         """Ask the store once, and after a missing file for the top: the bucket, or the root."""
-        if (local := urls.local_path(url)) is not None:
-            # This needs no package. The folder may belong to a file system that is missing here.
-            os.stat(os.path.dirname(local.partition("*")[0]))
-            return
-        store, path = _store(url)
-        store.invalidate_cache()
         try:
-            store.info(path.partition("*")[0].rpartition("/")[0] if "*" in path else path)
+            files.info(path.partition("*")[0].rpartition("/")[0] if "*" in path else path)
         except FileNotFoundError:
             if urls.scheme_of(url) in urls.WEB_SCHEMES:
                 raise
-            _check_bucket(store, path, url)
+            _check_bucket(files, path, url)
             if path.startswith("/"):
-                store.info("/")
+                files.info("/")
 
-    _tried(url, look, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+    _asked(url, look)
 
 
-def _check_bucket(store: Any, path: str, url: str) -> None:
+def _asked(url: str, ask: Callable[[Any, str], _T]) -> _T:
+    """Return the answer of a store before anything is read or written.
+
+    Args:
+        url: The URL of a file or a folder.
+        ask: Is given the file system of fsspec and the path in it. It may be called several times.
+    """
+
+    def call() -> _T:
+        """Ask once."""
+        files, path = _store(url)
+        files.invalidate_cache()
+        return ask(files, path)
+
+    return _tried(url, call, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+
+
+def _check_bucket(files: Any, path: str, url: str) -> None:
     """Check that there is the bucket of a file that is missing, as far as its store has buckets."""
     bucket = path.partition("/")[0]
     if urls.scheme_of(url) in urls.OBJECT_STORES:
         try:
-            store.info(bucket)
+            files.info(bucket)
         except FileNotFoundError:
             raise StorageError(url, f"there is no bucket {bucket!r}") from None
 
@@ -388,18 +400,16 @@ def remove_unfinished(folder: str, mark: str) -> None:
         StorageError: The store cannot be reached.
     """
 
-    def remove() -> None:
+    def remove(files: Any, path: str) -> None:
         """Ask the store once. In a store of objects, nothing appears before it is complete."""
-        store, path = _store(folder)
-        store.invalidate_cache()
         with suppress(FileNotFoundError):
-            for file in store.ls(path, detail=False):
+            for file in files.ls(path, detail=False):
                 name = file.rpartition("/")[2]
                 if name.startswith(".") and name.rpartition(".")[2].startswith(mark):
-                    store.rm_file(file)
+                    files.rm_file(file)
 
     if urls.scheme_of(folder) not in urls.OBJECT_STORES:
-        _tried(folder, remove, _FIRST_PATIENCE_SECONDS, _FIRST_CALL_SECONDS)
+        _asked(folder, remove)
 
 
 def _writer(url: str, mark: str) -> "_FileWriter":

@@ -89,8 +89,10 @@ class ProgressReader:
             import regex  # noqa: PLC0415 - takes 20 ms, and few launches need it: `re` has no time limit
 
             self._pattern = regex.compile(pattern)
-        #: Whether the user has said how steps look, and whether that was given up because it took too long.
-        self.is_by_user, self.has_given_up = pattern is not None, False
+        #: Whether the user has said how steps look.
+        self.is_by_user = pattern is not None
+        #: Whether the search by the user's pattern was given up, because it took too long.
+        self.has_given_up = False
         #: What was recognized in the output of each task. It is new with each attempt.
         self._attempts: dict[TaskId, tuple[int, _Recognition]] = {}
 

@@ -173,8 +173,10 @@ class _Instances(FunctionJob):
         # starts again, if restarts are allowed.
         options = {**options, "on_failure": "stop", "restart": "task" if max_restarts else None}
         super().__init__({"worker": {"count": slots}}, options, job=None, work=work)
-        #: How many times failed instances were run again, all together, and how many times they may be.
-        self._restarts, self._max_restarts = 0, max_restarts
+        #: How many times failed instances were run again, all together.
+        self._restarts = 0
+        #: How many times they may be run again, all together.
+        self._max_restarts = max_restarts
         self._arguments = arguments
         self._failures_are_results = goes_on
         #: Guards the attributes below, which the threads of all slots change.

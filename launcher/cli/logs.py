@@ -211,13 +211,9 @@ def follow(
         with suppress(OSError):  # The plan may not be written yet.
             plan_time = os.stat(run.paths.plan).st_mtime_ns
         if plan_time != opened_plan_time:
-            # After a task has moved, its log is the same file, but its label may be another one.
             opened_plan_time = plan_time
             reopened = logs_of(run, names, selection, labelled=messages is not None)
-            # The logs that are open stay, because they know how much of them was written.
-            logs = logs or reopened
-            for log, other in zip(logs, reopened, strict=False):
-                log.take_label(other)
+            logs = _with_new_labels(logs, reopened)
         grown_logs = sum(log.write(out) for log in logs)
         # While logs grow, their output may be older than the messages, so the messages have to wait.
         if not grown_logs:
@@ -240,6 +236,21 @@ def follow(
             if time.monotonic() < read_until or not follower.is_live:
                 break
             yield
+
+
+def _with_new_labels(logs: list[GrowingLog], reopened: list[GrowingLog]) -> list[GrowingLog]:
+    """Return the logs to follow after a new plan was written, with the labels that fit this plan.
+
+    After a task has moved, its log is the same file, but its label may be another one. Logs that are open
+    stay, because they know how much of them was written.
+
+    Args:
+        logs: The open logs. Empty before the first plan.
+        reopened: The same logs, opened by the new plan.
+    """
+    for log, other in zip(logs, reopened, strict=False):
+        log.take_label(other)
+    return logs or reopened
 
 
 def report_of(run: Run) -> Report:

@@ -125,14 +125,19 @@ class _Screen:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._console = Console(no_color=not wants_colour(os.environ, is_tty=True), highlight=False)
-        #: The name in `_ORDERS` by which tasks are sorted, and the text that shown tasks contain, or empty.
-        self._sorted_by, self._filter = "", ""
-        #: The key after which the user is asked now, and the answer so far. Empty while nothing is asked.
-        self._asked, self._answer = "", ""
+        #: The name in `_ORDERS` by which tasks are sorted. Empty: the order of the run.
+        self._sorted_by = ""
+        #: The text that all shown tasks contain. Empty if the user filters none out.
+        self._filter = ""
+        #: The key that has led to the question which the user is asked now. Empty while nothing is asked.
+        self._asked = ""
+        #: What the user has typed as the answer so far.
+        self._answer = ""
         #: The task whose log is shown. Empty for the table.
         self._log_task = ""
-        #: A command of launch that runs for the user, and what it or the last one has printed.
+        #: A command of launch that runs for the user. None if none does.
         self._command: subprocess.Popen[bytes] | None = None
+        #: What it or the last one has printed. Empty if the user has closed that.
         self._printed = b""
         #: What the last line says for now, instead of the help.
         self._status = ""

@@ -183,8 +183,9 @@ class Control:
         self._clients: list[socket.socket] = []
         #: Hosts that were asked for the memory of their tasks, and have not answered yet.
         self._measuring: set[str] = set()
-        #: The memory of tasks in bytes, and when each host has measured it (monotonic).
+        #: The memory of tasks in bytes, as their hosts have measured it last.
         self._memory: dict[TaskId, int] = {}
+        #: When each host has measured it, by the monotonic clock.
         self._measured_at: dict[str, float] = {}
 
     def open(self, run_name: str) -> None:

@@ -25,6 +25,7 @@ class HostHints:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
+        #: The names of these hosts.
         self._names = {host.name for host in hosts}
         #: What the agents have found, by the names of those hosts that have reported.
         self._ready: dict[str, HostFacts] = {}

@@ -32,11 +32,13 @@ _PASSING_ON = re.compile(r"\.\w*argv|from sys|subprocess|runpy|importlib|__impor
 
 
 def misplaced_options(settings: Settings, command: Sequence[str]) -> Iterator[Fault | Note]:
-    """Yield the fault of options of launch after the program, and notes if the program may have them.
+    """Yield a fault if options of launch stand after a program that has no such options.
+
+    A typical option of launch that the program may have is no fault. A note says that the program gets it.
 
     Args:
         settings: The settings of the launch.
-        command: The program and its arguments.
+        command: The program and its arguments, at least one word.
     """
     name = "the program" if command[0] in ("-c", "-m") else command[0]
     words = {word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", command[1:])}

@@ -117,6 +117,7 @@ class Orchestrator:
         )
         #: The supervisor, which decides what is done after each event.
         self._machine = Machine(run_info.run_name, state)
+        #: The links to the agents, to which commands are sent, and which report what agents say.
         self._connections = HostConnections(fleet, loop, on_message=self._on_message, on_loss=self._handle)
         send = self._connections.send
         #: Takes the stacks of tasks. None until a command asks for some.
@@ -130,6 +131,7 @@ class Orchestrator:
             self._sampling = Sampling(loop, self._machine, run_info.paths, progress, self._on_findings)
         # With samples, the hosts measure at these intervals by themselves. 0: only when ``launch ps`` asks.
         every = 0.0 if self._sampling is None else self._sampling.command.every
+        #: Answers ``launch ps``, ``attach``, ``restart`` and ``stop``.
         self._control = Control(loop, display.event_buffer, job, every)
         #: The timers of the supervisor that are set.
         self._timers: dict[Timer, TimerHandle] = {}

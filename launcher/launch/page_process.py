@@ -62,6 +62,7 @@ class PageProcess:
             show(f"there is no page: {why_not_started(error)}")
             return
         assert self._process.stdout is not None
+        #: What the process prints, see `_read`.
         self._pipe = self._process.stdout
         os.set_blocking(self._pipe.fileno(), False)
         loop.watch(self._pipe.fileno(), self._read)

@@ -85,9 +85,12 @@ class SampleWriter:
 
     def __init__(self, paths: RunPaths, task_count: int, pattern: str | None, every: float = 2.0) -> None:
         self._paths, self._progress = paths, ProgressReader(pattern)
-        # Where samples are rare, a pace still needs a few of them, and a task is still compared after one.
+        #: The age up to which samples count for the pace of a task. Where they are rare, a few still count.
         self._pace_seconds = max(_PACE_SECONDS, 3 * every)
+        #: The age of its last sample up to which a task is compared with others. Where samples are rare, a
+        #: task is not left out because one is late.
         self._fresh_seconds = max(_FRESH_SECONDS, 2 * every)
+        #: The size above which the file is thinned.
         self._max_bytes = max_bytes_of(task_count)
         #: What is known from the last sample of each task.
         self._tasks: dict[TaskId, _Sampled] = {}

@@ -86,9 +86,11 @@ class Console(Renderer):
         self._folding = Folding()
         #: When to look at the unfinished lines again.
         self._poll_at = 0.0
-        #: The host, the colour and the label of each task. `begin` makes them.
+        #: The host of each task. `begin` sets it, and what follows up to `_paths`.
         self._hosts: dict[TaskId, str] = {}
+        #: The colour of each task, as in ``1;31``.
         self._colours: dict[TaskId, str] = {}
+        #: What stands before each line of a task, see `labels`.
         self._labels: dict[TaskId, str] = {}
         #: The line at the bottom that counts the tasks. None if the output is no terminal or shall be short.
         self._live_line: _LiveLine | None = None
@@ -289,8 +291,9 @@ class _LiveLine:
         #: What the line says about each task. States in which a task is over are all ``ended``.
         self._states = dict.fromkeys((placed.task for placed in placement.tasks), "starting")
         self._started_at = now
-        #: The text on the screen, empty if there is none, and when it was drawn.
+        #: The text on the screen. Empty if there is none.
         self._drawn_text = ""
+        #: When it was drawn, by the clock of the console.
         self._drawn_at = float("-inf")
 
     def on(self, event: DisplayEvent) -> None:

@@ -137,6 +137,7 @@ class GrowingLog:
         self, path: str, label: str = "", selection: LogSelection = WHOLE_LOG, *, is_terminal: bool = False
     ) -> None:
         self._path, self._label, self._selection = path, label, selection
+        #: When each part of the log was printed. It is read only if the selection needs times.
         self._times = LogTimes(path)
         #: How many bytes of the log were read or skipped.
         self._offset = 0
@@ -144,6 +145,7 @@ class GrowingLog:
         self._was_read = False
         #: Whether a part of it was written.
         self.has_begun = False
+        #: Cuts the log into lines, without start-up messages of TensorFlow if these are to be left out.
         if selection.folding is None:
             self._cutter = LineCutter(b"", b"", keep_colours=is_terminal)
         else:

@@ -54,8 +54,9 @@ class EventBuffer:
         self.next = 1
         #: Whether tasks have printed something since followers were last informed.
         self.printed = False
-        #: The lines that are kept, each with its number in it, and their bytes together.
+        #: The lines that are kept, each with its number in it.
         self._lines: deque[bytes] = deque()
+        #: How many bytes these have together.
         self._size = 0
 
     @property

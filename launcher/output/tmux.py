@@ -61,8 +61,9 @@ class Tmux(Renderer):
         self.attach_command = f"tmux -L launch-{run_name} attach"
         self._attach = attach
         self._is_interrupted = is_interrupted
-        #: The id of each task's pane, and the state in its title.
+        #: The id of each task's pane.
         self._panes: dict[TaskId, str] = {}
+        #: The state in the title of each task's pane.
         self._titles: dict[TaskId, str] = {}
         #: The path of the server's socket. Empty until the server runs.
         self._socket = ""

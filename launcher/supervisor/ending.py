@@ -253,12 +253,12 @@ def _close_if_empty(state: JobState) -> None:
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
     for name in state.hosts.names(*ACTIVE_STATES):
-        if not state.hosts[name].has_agent:  # Its agent may start late, and no task was there.
+        if not state.hosts[name].has_agent:  # Its agent has started no task, and is not waited for.
             state.hosts[name].transition_to(HostState.LOST, "it has not answered before the job was over")
             state.emit(CloseLink(name))
     if agents := state.hosts.names(*ACTIVE_STATES):
-        state.set_timer(TimerKind.NOTICE)
-        state.set_timer(TimerKind.CLOSE)
+        state.set_timer(TimerKind.NOTICE)  # When it fires, the user is told which agents are waited for.
+        state.set_timer(TimerKind.CLOSE)  # It limits how long the agents may take to close.
         state.emit(*map(events.CloseAgent, agents))
     finish_if_closed(state)
 

@@ -240,13 +240,23 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     if state.phase is Phase.CLOSING:  # All tasks had ended, so none was lost.
         finish_if_closed(state)
         return
-    if starts_again:
-        return
-    # The tasks of this host cannot start elsewhere, and those that move cannot start without them.
-    if host.main_tasks and moving is not None:  # All tasks were to start again, on new hosts.
-        state.cancel_restarts(state.tasks)
-    if is_failure:
-        _fail_host(state, host, Reason.HOST_LOST, event.at, text)
+    if not starts_again:
+        if host.main_tasks and moving is not None:
+            # All tasks were to start again on new hosts, and cannot do so without those of this host.
+            state.cancel_restarts(state.tasks)
+        if is_failure:
+            _fail_host(state, host, Reason.HOST_LOST, event.at, text)
+        _go_on_without_host(state, cancelled.values())
+
+
+def _go_on_without_host(state: JobState, cancelled: Iterable[Restart]) -> None:
+    """Continue or stop the job after the loss of a host whose tasks do not start again.
+
+    Args:
+        state: The state of the job, in which the host is lost already, and the job has failed if it needs the
+            host.
+        cancelled: The restarts that have waited for tasks of this host.
+    """
     if state.phase is Phase.STARTUP:
         _stop_if_failed(state)
     else:
@@ -254,7 +264,7 @@ def handle_agent_lost(state: JobState, event: events.AgentLost) -> None:
     if state.is_placing:  # It may have been the last host that held no ports.
         _check_network_or_plan(state)
     # The other tasks of a restart no longer wait for the tasks of this host.
-    for restart in dict.fromkeys(cancelled.values()):
+    for restart in dict.fromkeys(cancelled):
         restarting.start_if_due(state, restart)
 
 

@@ -222,12 +222,13 @@ class TaskAttempt:
         self.awaited_task: TaskId | None = None
         #: The pid of its own process on its host. None until its agent has said that it runs.
         self.pid: int | None = None
-        #: When its own process started and ended, in seconds since the epoch. None if that is not known.
+        #: When its own process started, in seconds since the epoch. None if that is not known.
         self.started_at: float | None = None
+        #: When its own process ended, or its host was lost. None before, and if it was never started.
         self.ended_at: float | None = None
-        #: The largest resident size of one of its processes in bytes, and its CPU time in seconds. None until
-        #: its own process has exited.
+        #: The largest resident size of one of its processes in bytes. None until its own process has exited.
         self.peak_rss: int | None = None
+        #: Its CPU time in seconds. None until its own process has exited.
         self.cpu_s: float | None = None
         #: The number of processes that it left behind.
         self.leftovers = 0
@@ -274,7 +275,7 @@ class TaskRecord(StateRecord):
         self.current = TaskAttempt()
         #: How the attempts before it ended.
         self.earlier: tuple[Attempt, ...] = ()
-        #: Where other tasks connect to, and the machine under a host that is a pod. The plan contains them.
+        #: Where other tasks connect to, and the machine under a host that is a pod. Empty before the plan.
         self.address = self.node = ""
         #: The port that its agent holds. None if it holds none yet.
         self.port: int | None = None

@@ -279,9 +279,9 @@ def _begin_pause(state: JobState, restart: Restart) -> None:
 
 
 def handle_success(state: JobState, record: TaskRecord, at: float) -> None:
-    """Handle that a task succeeded while it was to start again: it no longer needs to.
+    """Take a task that has succeeded out of the restart with which it was to start again, if there is one.
 
-    A restart that includes tasks that succeed is not changed.
+    A restart that includes tasks that succeed is not changed: the task starts again with it.
     """
     restart = state.tasks.restarting.get(record.task)
     if restart is not None and not restart.includes_succeeded:
@@ -533,8 +533,8 @@ def _join_move(state: JobState, host: HostRecord, moving: Restart) -> None:
     """Let the tasks of one more lost host move with the tasks of others.
 
     The pause before the start, after which the tasks of a lost host have certainly ended, begins again. New
-    hosts are chosen when it is over, and not now, because the same cause may take more hosts. If there is no
-    room for all tasks, the job fails sooner, when the timer PLACE fires.
+    hosts are chosen when this pause is over, and not now, because the same cause may take more hosts. If
+    there is no room for all tasks, the job fails before that, when the timer PLACE fires.
 
     Args:
         state: The state of the job.

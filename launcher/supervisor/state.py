@@ -151,8 +151,9 @@ class JobState:
         #: The signals by which a task is stopped unless it must end sooner.
         self.stop_sequence = orderly_stop_sequence(spec.policy.grace)
         self.phase = Phase.STARTUP
-        #: The first failure by time, and the exit code of the job that it leads to. None and 0 without one.
+        #: The first failure by time. None without one.
         self.failure: Failure | None = None
+        #: The exit code of the job to which this failure leads. 0 without one.
         self.exit_code = 0
         self.tasks = TaskTable(placement, spec.policy.done_when)
         # A queue may have started an earlier launcher of this run, whose attempts are counted on.
@@ -165,9 +166,10 @@ class JobState:
         self.restarts: dict[str, Restart] = {}
         #: The restart in which tasks of lost hosts start elsewhere, if there is one.
         self.moving_restart: Restart | None = None
-        #: How many restarts this launcher has begun, for their keys. How many restarts have started their
-        #: tasks, for the report, with those of the run's earlier launchers.
-        self.started_restarts, self.completed_restarts = 0, spec.policy.restarts_before
+        #: How many restarts this launcher has begun. Their keys are numbers of this count.
+        self.started_restarts = 0
+        #: How many restarts have started their tasks, for the report. Those of earlier launchers count, too.
+        self.completed_restarts = spec.policy.restarts_before
         #: Whether the job was done at some time: all deciding tasks had ended, and no failure stopped it.
         self.was_done = False
         self.stalls = StallState()

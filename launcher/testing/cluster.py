@@ -44,6 +44,7 @@ class Cluster:
 
     def __init__(self, folder: Path, backend: str = "local") -> None:
         self._folder = folder
+        #: The image of containers in which tasks run by default. None if they run on this machine.
         self._image = _image(backend)
         #: The jobs that the test has started, in order.
         self.jobs: list[Job] = []

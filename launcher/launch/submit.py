@@ -28,7 +28,7 @@ from launcher.launch.reports import publish_report, unstarted_report
 from launcher.launch.session import Session, launch_request
 from launcher.messages import say
 from launcher.runs.end_command import find_user_command, run_left_commands
-from launcher.runs.folder import discard, with_batch_job
+from launcher.runs.folder import discard, record_batch_job
 from launcher.runs.run import BatchJob, Run, new_run_name
 from launcher.storage.urls import is_url
 
@@ -100,7 +100,7 @@ def _record_failed_start(run: Run, options: LaunchOptions, error: BaseException)
     with suppress(OSError, LaunchError):  # The disk may be full.
         with open(run.paths.messages, "a", encoding="utf-8") as messages:
             messages.writelines(f"launch: {escape_controls(line)}\n" for line in str(error).splitlines())
-        with_batch_job(run, batch=None)  # No queue is asked about the run from now on.
+        record_batch_job(run, batch=None)  # No queue is asked about the run from now on.
     publish_report(unstarted_report(run.name, Placement(tasks=()), run.started_at, error), options, run.paths)
     run_left_commands([run])  # No launcher will do it.
 

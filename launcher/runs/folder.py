@@ -159,7 +159,7 @@ def _batch_words(batch: BatchJob) -> list[str]:
     return [batch.transport, batch.number, batch.node, batch.where]
 
 
-def with_batch_job(run: Run, batch: BatchJob | None) -> Run:
+def record_batch_job(run: Run, batch: BatchJob | None) -> Run:
     """Write the job of a cluster's queue into the record of a run, for a launcher that cannot do it itself.
 
     Args:

@@ -25,7 +25,7 @@ from launcher.backends.kubernetes.status import job_status, pod_status
 from launcher.common.errors import TransportError
 from launcher.common.record import replace
 from launcher.output.run_files import write_json
-from launcher.runs.folder import with_batch_job
+from launcher.runs.folder import record_batch_job
 from launcher.runs.run import BatchJob, Run, all_runs, json_of
 
 #: What a launcher writes into the folder of its run. The report, which is fetched last, is not among them.
@@ -67,7 +67,7 @@ class KubernetesQueue(BatchQueue):
         # The run's folder names the Job before it is made, so that `withdraw` finds it whatever happens.
         number = f"{namespace}/{job_name(run.name, launcher_pod.POD_HOST.name, 1)}"
         batch_job = BatchJob(transport="kubernetes", number=number, node="", where=context or "")
-        run = with_batch_job(run, batch_job)
+        run = record_batch_job(run, batch_job)
         try:
             pod.start([launcher_pod.POD_HOST])
             pod_name, uid = pod.name_and_uid()
@@ -75,7 +75,7 @@ class KubernetesQueue(BatchQueue):
             launcher_pod.check_account(pod_runner, namespace)
             pod_paths = launcher_pod.send_files(pod_runner, run, parcel)
             # From now on `inspect` looks for the launcher in this pod.
-            run = with_batch_job(run, replace(batch_job, node=pod_name))
+            run = record_batch_job(run, replace(batch_job, node=pod_name))
             write_json(f"{run.paths.root}/{_RESULTS_FILE}", {"results": parcel.results})
             # The options for the launcher. In the pod kubectl has no contexts, so they name none.
             content = pickle.dumps((run.name, parcel.pack(pod_paths, replace(options, context=None))))

@@ -80,7 +80,7 @@ class Kubectl(Record):
                 start_new_session=True,  # Ctrl-C in the terminal must only reach launch.
             )
         except FileNotFoundError:
-            if not is_in_pod():
+            if not uses_pod_account():
                 raise TransportError("kubectl is not installed here: there is none along PATH") from None
             # launch may have sent the pod a kubectl that needs a dynamic linker, which the image lacks. The
             # kernel reports that by the same error as a missing file.
@@ -99,7 +99,7 @@ class Kubectl(Record):
 
         In a pod there is no limit, because with this option kubectl would not use the pod's service account.
         """
-        return self.argv(*([] if is_in_pod() else [f"--request-timeout={seconds:g}s"]), *words)
+        return self.argv(*([] if uses_pod_account() else [f"--request-timeout={seconds:g}s"]), *words)
 
     def await_names(self, count: int, seconds: float, kind: str, *options: str) -> None:
         """Wait until there are ``count`` objects of a kind, the time is over, or kubectl fails.
@@ -190,7 +190,7 @@ def described(job: Mapping[str, Any]) -> str:
     return f"Job {job['metadata']['name']} of the namespace {job['metadata']['namespace']}"
 
 
-def is_in_pod() -> bool:
+def uses_pod_account() -> bool:
     """Return whether kubectl uses the service account of the pod around this process.
 
     kubectl does so only without ``--request-timeout``, so callers leave out this option then.
@@ -235,4 +235,4 @@ def explain(stderr: str, status: int | None = None) -> str:
 
 def _place() -> str:
     """Return where kubectl runs, for messages. Empty if it runs on the user's machine."""
-    return " in the launcher's pod" if is_in_pod() else ""
+    return " in the launcher's pod" if uses_pod_account() else ""

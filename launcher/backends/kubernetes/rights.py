@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.backends.kubernetes.kubectl import is_in_pod
+from launcher.backends.kubernetes.kubectl import uses_pod_account
 from launcher.common.errors import TransportError
 
 #: The verbs that launch uses, by resource. The Role in docs/kubernetes.md allows them.
@@ -36,7 +36,7 @@ def check_rights(ask: Callable[..., str], namespace: str) -> None:
     missing = missing_rights(ask, namespace)
     if not missing:
         return
-    text = lacks(LAUNCHER_ACCOUNT if is_in_pod() else "this user", namespace, missing)
+    text = lacks(LAUNCHER_ACCOUNT if uses_pod_account() else "this user", namespace, missing)
     lacks_all_rights = missing == {resource: [*verbs] for resource, verbs in RIGHTS.items()}
     if lacks_all_rights:
         text += _about_namespace(ask, namespace)

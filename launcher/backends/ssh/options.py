@@ -157,10 +157,8 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
         return os.path.expanduser(_replace_tokens(text, tokens))
 
     command = value("proxycommand")
-    names = (address, host.name, user)
-    if command and not all(map(_PLAIN_NAME.fullmatch, names)):
-        problem = "the shell of its ProxyCommand would interpret characters in its name or user"
-        raise SshError(f"{problem}: {', '.join(names)}")
+    if command:
+        _check_plain(address, host.name, user)
     identities = [file for file in values.get("identityfile", _IDENTITIES) if file.lower() != "none"]
     # Here "none" means no ssh-agent, not the default one. SSH_AUTH_SOCK means the value of that variable.
     agent = values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
@@ -189,6 +187,17 @@ def _options(host: Host, values: Mapping[str, list[str]]) -> HostOptions:
 def _replace_tokens(text: str, tokens: Mapping[str, str]) -> str:
     """Return the text with tokens such as ``%h`` replaced. Unknown tokens stay."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def _check_plain(*names: str) -> None:
+    """Refuse names that become part of a ProxyCommand if its shell would interpret a character in them.
+
+    Raises:
+        SshError: A name contains such a character.
+    """
+    if not all(map(_PLAIN_NAME.fullmatch, names)):
+        problem = "the shell of its ProxyCommand would interpret characters in its name or user"
+        raise SshError(f"{problem}: {', '.join(names)}")
 
 
 def _paths(values: Mapping[str, list[str]], key: str, default: str) -> tuple[str, ...]:

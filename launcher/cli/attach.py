@@ -124,11 +124,15 @@ class _Messages(GrowingLog):
         self._run = run
 
     def write(self, out: BinaryIO) -> bool:
-        """Write what was added to the messages, as any log does."""
+        """Write what was added to the messages, and return whether anything was.
+
+        The launcher has written the table, the failure and the verdict without colours, as into any file. On
+        a terminal these lines get the colours of a launch.
+        """
         added = io.BytesIO()
         has_grown = super().write(added)
         lines = added.getvalue().decode(errors="surrogateescape").splitlines(keepends=True)
-        # Only the end of a run has colours. The launcher writes it after the report.
+        # The launcher writes the end after the report.
         if lines and sys.stdout.isatty() and os.path.exists(self._run.paths.report):
             ends = (_end(self._run, report_of(self._run), is_tty=is_tty) for is_tty in (False, True))
             plain, coloured = ("".join(end).splitlines(keepends=True) for end in ends)

@@ -343,6 +343,7 @@ class Settings:
 
         They come as pairs of the name of the setting and its value, in the order of the source.
         """
+        # `merge` has left out what a stronger source replaces.
         for name, parts in self._given.items():
             for given in parts:
                 if given.kind == kind:

@@ -77,8 +77,9 @@ class HostConnection:
     def with_our_time(self, event: events.AgentEvent) -> events.AgentEvent:
         """Return the event with a time by this machine's clock, so that times of all hosts can be compared.
 
-        The event that arrived fastest has the smallest difference: the true difference of the clocks and the
-        network delay.
+        An event arrives later by our clock than it happened by that of the host: by the true difference of
+        the clocks and the network delay. The smallest such difference so far has the least delay in it, so it
+        is used for all events.
         """
         if self.link.same_clock or isinstance(event, events.TaskOutput):  # Output carries no time.
             return event

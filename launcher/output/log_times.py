@@ -116,6 +116,7 @@ class LogIndex:
         Returns:
             The bytes to write, and whether they replace the index. Otherwise they are appended to it.
         """
+        # An entry is its second, the offset in the log, and how many seconds it spans: 1 until it is joined.
         new, is_truncated = b"%d %d 1\n" % (second, log_size), log_size < self._offset
         replaces = is_truncated or self._size + len(new) > self._limit
         if replaces and not is_truncated:

@@ -196,7 +196,8 @@ class GrowingLog:
         while self.write(out):
             pass
         self.write_line(out)
-        self._times = LogTimes(self._path)  # A large job has many large indexes.
+        # This frees the index that was read, because a large job has many large ones.
+        self._times = LogTimes(self._path)
 
     def write_line(self, out: BinaryIO) -> None:
         """Write the last line of a log that no longer grows, if the line has no newline."""

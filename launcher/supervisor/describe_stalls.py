@@ -47,6 +47,11 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
     """Return the failure of tasks that were silent for longer than ``--stall``.
 
     They are one failure together, which carries the name and the host of the first one. Its text names all.
+
+    Args:
+        state: The state of the job.
+        silent: The silent tasks, at least one.
+        at: When they were found, in seconds since the epoch.
     """
     limit = time_limit(state.policy.stall or 0.0, state.policy.stall_text)
     return Failure(
@@ -54,7 +59,7 @@ def stall_failure(state: JobState, silent: Sequence[TaskRecord], at: float) -> F
         task=silent[0].task,
         host=silent[0].host,
         at=at,
-        text=_silence(state, silent, limit),
+        text=_silence_text(state, silent, limit),
         hint=_advice(state, silent, otherwise=_LONGER_ADVICE if state.stalls.stacks else _STACKS_ADVICE),
         limit=limit,
         stacks=state.stalls.stacks,
@@ -67,7 +72,7 @@ def silent_line(state: JobState, silent: Sequence[TaskRecord]) -> str:
     # is subtracted, because the last output may have come at any time before the next tick.
     since = max(silent_since(state, record) for record in silent)
     limit = duration((state.stalls.ticks - since - 1) * tick_seconds(state))
-    return f"{_silence(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
+    return f"{_silence_text(state, silent, limit)}; {_advice(state, silent, otherwise=_STALL_ADVICE)}"
 
 
 def waits_for_task(state: JobState, record: TaskRecord, awaited: TaskId) -> str:
@@ -101,7 +106,7 @@ def hint_at_timeout(state: JobState) -> str:
     return _advice(state, silent, otherwise=see)
 
 
-def _silence(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
+def _silence_text(state: JobState, silent: Sequence[TaskRecord], limit: str) -> str:
     """Return that tasks printed nothing for this time, or only that TensorFlow waits."""
     where = on_host(state, silent[0].host) if len(silent) == 1 else ""
     if all(counts_steps(state, record) for record in silent):

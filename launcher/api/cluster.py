@@ -12,11 +12,11 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from launcher.api.remote.node import InputMode
 from launcher.api.run import AnyPath, RunOptions, context_fault, function_fault, read_options
@@ -307,20 +307,10 @@ class TFCluster:
         # The job may have failed although all rows were consumed. Then this raises its error.
         self._nodes.check()
 
-    @overload
-    def inference(
-        self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: None = None
-    ) -> Iterator[Any]: ...
-
-    @overload
-    def inference(
-        self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: AnyPath
-    ) -> list[str]: ...
-
     @named_arguments("TFCluster.inference")
     def inference(
         self, data: Any, feed_timeout: float = 600, qname: str = "input", *, output: AnyPath | None = None
-    ) -> Iterator[Any] | list[str]:
+    ) -> Any:
         """Feed rows, and return one result for each row, in the order of the rows.
 
         ::

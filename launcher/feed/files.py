@@ -118,10 +118,7 @@ class DataFiles(FeedSource):
         """Yield readers of a file, each for a range of about this many bytes, or one for all of it."""
         reader = replace(self._reader, path=file)
         size = self._sizes[file]
-        count = math.ceil(size / range_bytes) if reader.can_be_cut else 1
-        if count < 2:
-            yield reader
-            return
+        count = max(1, math.ceil(size / range_bytes)) if reader.can_be_cut else 1
         for number in range(count):
             end = size * (number + 1) // count if number + 1 < count else None
             yield replace(reader, start=size * number // count, end=end)
@@ -213,7 +210,8 @@ class CsvFiles(DataFiles):
         # A column that a file lacks is reported now, before anything is fed. Files at URLs are read in tasks.
         faults = []
         for file in self._names if columns else ():
-            fault = "" if is_url(file) else reader.missing_columns(replace(reader, path=file).names())
+            names = columns if is_url(file) else replace(reader, path=file).names()
+            fault = readers.missing_columns(columns, names)
             if not header:
                 fault = f"no column {', '.join(columns)}; columns have names only with header=True"
             if fault:

@@ -241,7 +241,7 @@ def test_results_after_others_that_nobody_took(tmp_path: Path):
         taker.join(0.2)
         Path(f"{asked}-ended").touch()
         taker.join()
-        results.close()  # type: ignore[attr-defined]
+        results.close()
         assert lines(cluster.inference(partitions([["a"] * 3, ["b"] * 4]), output=tmp_path / "out")) == [
             *["a"] * 3,
             *["b"] * 4,

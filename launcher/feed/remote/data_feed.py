@@ -267,15 +267,17 @@ class FeedReader:
         self._stale -= stale
         results = results[stale:]
         while results:
-            if self._outputs and self._outputs[0].first <= self._returned - len(results):
+            # The number of rows before that of the first of these results, and before the oldest file.
+            before = self._returned - len(results)
+            before_file = self._outputs[0].first if self._outputs else self._returned
+            if before_file <= before:
                 taken = self._outputs[0].add(results)
                 # The program waits for the name of the file, and must not give up while its results come.
                 self._report_in_time()
                 self._store_complete()
             else:
-                # Rows of an earlier call may come before the first partition with a file.
-                first = self._outputs[0].first if self._outputs else self._returned
-                taken = min(len(results), first - (self._returned - len(results)))
+                # Rows of an earlier call may come before those of the file.
+                taken = before_file - before
                 self._send_results(results[:taken])
             results = results[taken:]
 
@@ -336,10 +338,9 @@ class FeedReader:
         """Drop the rows of the present chunk that the function has not read, and incomplete files."""
         self._at = self._size = 0
         self._block, self._blocks = [], iter(())
-        if self._outputs:
+        while self._outputs:
             # Their partitions are done again, by this task or another one.
             self._stale = self._rows_read - self._returned
-        while self._outputs:
             self._outputs.pop().close()
 
     def _has_rows(self, *, has_begun: bool) -> bool:

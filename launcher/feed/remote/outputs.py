@@ -19,7 +19,7 @@ from launcher.common.errors import Fault, InputError, LaunchError
 from launcher.feed.remote.codec import RowBlocks, decode, imported
 from launcher.feed.remote.readers import as_record, crc32c_function
 from launcher.storage.store import StorageError, store
-from launcher.storage.urls import local_path, missing_package
+from launcher.storage.urls import missing_package
 
 # The results of a partition are kept in memory up to this size, and then in a file without a name.
 _SPOOL_BYTES = 8 << 20
@@ -72,16 +72,16 @@ class OutputFile:
         Raises:
             StorageError: A package is missing, without which it could not be stored.
         """
-        target = partition.target
-        # A local file needs no package. Without one, the results would be computed in vain.
-        if local_path(target) is None and (missing := missing_package(target)):
-            raise StorageError(target, missing)
+        # It is found out now, because later the results would have been computed in vain.
+        if missing := missing_package(partition.target):
+            raise StorageError(partition.target, missing)
         self.first = first
         #: The number of rows, or None while not all are read.
         self.rows: int | None = None
         self._partition = partition
         #: The number of results.
         self._count = 0
+        #: The ending of the name of the file. Empty before the first result.
         self._suffix = ""
         self._content = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - `close` closes it
 
@@ -100,8 +100,8 @@ class OutputFile:
         """
         taken = results if self.rows is None else results[: self.rows - self._count]
         # Types are fewer than results.
-        suffixes = {_suffix(kind) for kind in {*map(type, taken)}}
-        if len({self._suffix or next(iter(suffixes)), *suffixes}) > 1:
+        suffixes = {self._suffix, *map(_suffix, {*map(type, taken)})} - {""}
+        if len(suffixes) > 1:
             raise _refused(f"results of several kinds in one partition, such as {shown(taken[0])}")
         (self._suffix,) = suffixes
         try:

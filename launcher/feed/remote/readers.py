@@ -124,11 +124,7 @@ class CsvReader(FileReader):
     def names(self) -> list[str]:
         """Return the fields of the first line that is not empty. There are none if the file is empty."""
         with closing(self._records(1)) as blocks:
-            return next(filter(None, chain.from_iterable(blocks)), [])
-
-    def missing_columns(self, names: list[str]) -> str:
-        """Return what is wrong with the columns, given the first line of the file. Empty if all are there."""
-        return _missing_columns(self.columns, names)
+            return next(chain.from_iterable(blocks), [])
 
     def _blocks(self) -> Iterator[list[Any]]:
         """Yield many rows at a time."""
@@ -139,23 +135,18 @@ class CsvReader(FileReader):
             first = first or replace(self, start=0, end=end).names()
         make_row = self._row_maker(first) if first else None
         with closing(self._records(_CSV_BLOCK_ROWS)) as blocks:
-            for records in blocks:
-                lengths = {*map(len, records)}
-                # An empty line has no fields.
-                if 0 in lengths:
-                    records = list(filter(None, records))
-                if make_row is None and records:
+            for records in filter(None, blocks):
+                if make_row is None:
                     first = records[0]
                     make_row = self._row_maker(first)
                     records = records[1:] if self.header else records
-                if lengths - {0, len(first)}:
+                if {*map(len, records)} - {len(first)}:
                     wrong = next(record for record in records if len(record) != len(first))
                     row = f"a row of {len(wrong)} fields instead of {len(first)}: {','.join(wrong)[:80]!r}"
                     raise BrokenFileError(f"{shown(self.path)}: {row}; is {self.delimiter!r} the delimiter?")
-                if make_row is not None:
-                    yield [*map(make_row, records)]
-        # No line of the whole file was found.
-        if not first and self.end is None:
+                yield [*map(make_row, records)]
+        # No line of the whole file was found, so it lacks all columns.
+        if make_row is None and self.end is None:
             self._row_maker(first)
 
     def _row_maker(self, first: list[str]) -> Callable[[list[str]], Any]:
@@ -167,7 +158,7 @@ class CsvReader(FileReader):
         Raises:
             BrokenFileError: A column is missing.
         """
-        if fault := self.missing_columns(first if self.header else []):
+        if fault := missing_columns(self.columns, first if self.header else []):
             raise BrokenFileError(f"{shown(self.path)}: {fault}")
         if not self.columns:
             return (lambda fields: dict(zip(first, fields))) if self.header else tuple
@@ -176,7 +167,7 @@ class CsvReader(FileReader):
         return itemgetter(*places) if len(places) > 1 else lambda fields: (fields[places[0]],)
 
     def _records(self, count: int) -> Generator[list[list[str]], None, None]:
-        """Yield the fields of each line, of so many lines at a time. An empty line has none.
+        """Yield the fields of each line that is not empty, of so many lines at a time.
 
         Args:
             count: The number of lines.
@@ -194,7 +185,8 @@ class CsvReader(FileReader):
                     # A value has taken several lines.
                     if not self.multiline and reader.line_num != number:
                         raise BrokenFileError(f"{shown(self.path)}: a value contains a line end{hint}")
-                    yield records
+                    # An empty line has no fields.
+                    yield list(filter(None, records))
             except csv.Error as error:
                 raise BrokenFileError(f"{shown(self.path)}: not CSV: {error}{hint}") from error
 
@@ -269,7 +261,7 @@ class ParquetReader(FileReader):
             try:
                 file = parquet.ParquetFile(content)
                 names = file.schema_arrow.names
-                if fault := _missing_columns(self.columns, names):
+                if fault := missing_columns(self.columns, names):
                     raise BrokenFileError(f"{path}: {fault}")
                 groups = [[number] for number in range(file.num_row_groups) if self._has(file, number)]
                 chosen = list(self.columns or names)
@@ -291,7 +283,7 @@ class ParquetReader(FileReader):
         return self.start <= begins and (self.end is None or begins < self.end)
 
 
-def _missing_columns(columns: Sequence[str], names: Sequence[str]) -> str:
+def missing_columns(columns: Sequence[str], names: Sequence[str]) -> str:
     """Return which columns a file lacks, given the names that it has, or an empty text."""
     missing = [name for name in columns if name not in names]
     has = f"it has {', '.join(names)}" if names else "the file is empty"

@@ -207,7 +207,7 @@ class _Instances(FunctionJob):
             self.driver.wait(60.0)  # The slots and the launcher exit by themselves. `close` stops late ones.
         finally:
             # This stops the slots that still run, unless `launch` does so because one of them has failed.
-            self.close(ends_itself=self._ends_itself())
+            self.close(ends_itself=self._wait_for_failed_slot())
         results = [future.result() for future in self._futures]
         failed = [number for number, result in enumerate(results) if isinstance(result, LaunchError)]
         if failed:  # The user wants failures among the results.
@@ -216,8 +216,8 @@ class _Instances(FunctionJob):
             self.say_unless_quiet(f"{count} (number {names}); the first: {first}")
         return results
 
-    def _ends_itself(self) -> bool:
-        """Wait a moment, and return whether a slot has exited because its instance has failed.
+    def _wait_for_failed_slot(self) -> bool:
+        """Wait a moment until the slot whose instance has failed has exited. Return whether it has.
 
         In this case `launch` stops the job by itself, and says why.
         """

@@ -89,7 +89,7 @@ def run(settings: Settings) -> int:
     messages = _Messages(target_run)
     selection = LogSelection(settings[LINES], folding=None if settings[VERBOSE] else Folding())
     for _ in follow(target_run, (), selection, messages):
-        if signal.sigtimedwait([signal.SIGINT], 0) and _leaves(target_run):
+        if signal.sigtimedwait([signal.SIGINT], 0) and _ask_user(target_run):
             say_hidden(selection.folding)
             say(f"{target_run.called} runs on; launch attach {target_run.called} comes back")
             return LEFT_EXIT_CODE
@@ -142,7 +142,7 @@ class _Messages(GrowingLog):
         return has_grown
 
 
-def _leaves(run: Run) -> bool:
+def _ask_user(run: Run) -> bool:
     """Ask the user after a Ctrl-C whether to stop the run, to leave it or to go on, and stop it if so.
 
     If the user stops the run a second time, its launcher kills the tasks at once. A process that cannot ask

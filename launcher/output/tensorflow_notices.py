@@ -170,12 +170,15 @@ class NoticeCutter(LineCutter):
         start, shown = len(self.prefix), []
         for line in lines.splitlines(keepends=True):
             may_be_left_out = self._rest is not None or line[start] in _FIRST_BYTES
-            if not (may_be_left_out and self._leaves_out(line)):
+            if not (may_be_left_out and self._observe_line(line)):
                 shown.append(line)
         return b"".join(shown)
 
-    def _leaves_out(self, line: bytes) -> bool:
-        """Return whether to leave out the next line, and count it if it begins a message."""
+    def _observe_line(self, line: bytes) -> bool:
+        """Note whether the next line begins or continues a message, and return whether it is left out.
+
+        The first line of a message is counted.
+        """
         if not line.startswith(self.prefix):  # The start of the line was shown before.
             return False
         text = line[len(self.prefix) : -1]

@@ -27,16 +27,15 @@ from launcher.common.errors import LaunchError
 from launcher.common.record import Record, replace
 from launcher.feed.remote.codec import Block, RowBlocks
 from launcher.storage.store import open_url
-from launcher.storage.urls import WEB_SCHEMES, is_url, local_path, scheme_of, shown
+from launcher.storage.urls import WEB_SCHEMES, local_path, scheme_of, shown
 
-#: How many characters or bytes are read at once.
+#: How many bytes are read at once, or characters of text.
 _READ_BYTES = 1 << 18
 #: How many rows of a Parquet file make a block.
 _BLOCK_ROWS = 4096
-#: The same of a CSV file. With more of them, Python's garbage collector would look at each of them.
+#: The same of a CSV file. With more of them, Python's garbage collector would run again and again.
 _CSV_BLOCK_ROWS = 256
 MISSING_PYARROW = "pyarrow is not installed: pip install 'tf-launcher[parquet]'"
-_ASCII = bytes(range(128))
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 #: The length of a record, and its checksum.
@@ -87,8 +86,8 @@ class TextReader(FileReader):
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether a range of the file can be read: the byte of a line end must mean nothing else."""
-        return super().can_be_cut and _has_line_ends(self.encoding)
+        """Whether a range of the file can be read. Line ends are looked for before the text is decoded."""
+        return super().can_be_cut and _extends_ascii(self.encoding)
 
     def _blocks(self) -> Iterator[list[str]]:
         """Yield many lines at a time."""
@@ -119,7 +118,7 @@ class CsvReader(FileReader):
     @property
     def can_be_cut(self) -> bool:
         """Whether a range of the file can be read. A line end in quotes would be taken for that of a row."""
-        return super().can_be_cut and not self.multiline and _has_line_ends(self.encoding)
+        return super().can_be_cut and not self.multiline and _extends_ascii(self.encoding)
 
     def names(self) -> list[str]:
         """Return the fields of the first line that is not empty. There are none if the file is empty."""
@@ -203,18 +202,16 @@ class RecordReader(FileReader):
         return False
 
     def _blocks(self) -> Iterator[list[bytes]]:
-        """Yield some records at a time.
-
-        A record is stored as its length, the masked checksum of the length, the content, and the masked
-        checksum of the content.
-        """
+        """Yield some records at a time. The module describes how they are stored."""
         crc32c = crc32c_function() if self.check else None
         path = shown(self.path)
         with opened(self.path) as file:
             # What was read of the file and does not belong to earlier records, and where that begins.
             data, offset = b"", 0
-            # More is read at once of a long record, whose bytes would otherwise be copied again and again.
-            while more := file.read(max(_READ_BYTES, len(data))):
+            # How many bytes the first record in the data has, if not all of them were read. These are read at
+            # once, because bytes that come in pieces are copied again and again.
+            cut_bytes = 0
+            while more := file.read(max(_READ_BYTES, cut_bytes - len(data))):
                 data += more
                 records = []
                 # Where the next record begins in the data.
@@ -230,6 +227,7 @@ class RecordReader(FileReader):
                         raise BrokenFileError(f"{path}: {kind}: {wrong}")
                     end = content + size
                     if end + _CHECKSUM.size > len(data):
+                        cut_bytes = end + _CHECKSUM.size - begin
                         break
                     record = data[content:end]
                     (checksum,) = _CHECKSUM.unpack_from(data, end)
@@ -293,16 +291,17 @@ def missing_columns(columns: Sequence[str], names: Sequence[str]) -> str:
 def _values(column: Any) -> Any:
     """Return a column of pyarrow as an array of NumPy.
 
-    A missing number is NaN in a column of floats, and anything else that is missing is None. Lists of one
-    length become an array of more dimensions.
+    A missing number is NaN in a column of floats, and anything else that is missing is None. Lists that all
+    have the same length, such as vectors, become an array of more dimensions.
     """
-    import numpy  # noqa: PLC0415 - only Parquet needs it
+    import numpy  # noqa: PLC0415 - only Parquet needs both
+    from pyarrow import types  # noqa: PLC0415 - the same
 
-    kind = str(column.type).partition("<")[0]
     # As floats, large numbers would lose digits.
-    if column.null_count and kind.lstrip("u").startswith("int"):
+    if column.null_count and types.is_integer(column.type):
         return numpy.array(column.to_pylist(), object)
-    if kind in ("list", "large_list", "fixed_size_list") and not column.null_count:
+    kinds_of_list = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if not column.null_count and any(is_kind(column.type) for is_kind in kinds_of_list):
         lengths = column.value_lengths().unique().to_pylist()
         if len(lengths) == 1:
             values = _values(column.flatten())
@@ -347,10 +346,11 @@ def _is_packed(path: str) -> bool:
     return name.endswith(".gz")
 
 
-def _has_line_ends(encoding: str) -> bool:
-    """Return whether the bytes of line ends mean line ends, wherever they are in a text of this encoding."""
+def _extends_ascii(encoding: str) -> bool:
+    """Return whether the bytes of ASCII mean the same in an encoding, such as that of a line end."""
+    ascii_bytes = bytes(range(128))
     try:
-        return _ASCII.decode(encoding) == _ASCII.decode("ascii")
+        return ascii_bytes.decode(encoding) == ascii_bytes.decode("ascii")
     except (UnicodeError, LookupError):
         return False
 
@@ -362,14 +362,17 @@ def opened(path: str, start: int = 0, size: int | None = None) -> Iterator[IO[by
     Args:
         path: The path or URL of the file.
         start: The number of bytes to skip.
-        size: About how many bytes will be read. None for all of the file.
+        size: About how many bytes will be read of a file at a URL, so that few others are fetched. None for
+            all of the file.
 
     Raises:
         BrokenFileError: It cannot be unpacked.
+        StorageError: It cannot be read.
+        OSError: The same.
     """
-    local = local_path(path) if is_url(path) else path
-    with open_url(path, start, size) if local is None else open(local, "rb") as file:
-        if local is not None:
+    is_local = scheme_of(path) in ("", "file")
+    with open(local_path(path) or path, "rb") if is_local else open_url(path, start, size) as file:
+        if is_local:
             file.seek(start)
         if not _is_packed(path):
             yield file
@@ -383,10 +386,10 @@ def opened(path: str, start: int = 0, size: int | None = None) -> Iterator[IO[by
 
 @contextmanager
 def _text(reader: FileReader, encoding: str, newline: str | None = None) -> Iterator[IO[str]]:
-    """Open the lines that begin in a range of a file, after its byte order mark if it has one.
+    """Open a file to read the lines that begin in the range of its reader, without a byte order mark.
 
     Args:
-        reader: The reader of the file, which has the range.
+        reader: The reader.
         encoding: The encoding of the text.
         newline: How line ends are read, see `open`.
 

@@ -702,4 +702,6 @@ def _first_line(url: str, error: Exception) -> str:
         return "what answers at this address is no NameNode"
     # Those of botocore may begin with a line such as "Parameter validation failed:".
     text = " ".join(lines[:2] if lines and lines[0].endswith("failed:") else lines[:1])
-    return text.strip()[:_MAX_TEXT] or type(error).__name__
+    # hdfs-native adds all that it knows about each DataNode.
+    text = text.partition(": [DatanodeInfoProto")[0].strip()
+    return text[:_MAX_TEXT] or type(error).__name__

@@ -92,12 +92,7 @@ class TextReader(FileReader):
     def _blocks(self) -> Iterator[list[str]]:
         """Yield many lines at a time."""
         with _text(self, self.encoding) as file:
-            while text := file.read(_READ_BYTES):
-                # readline completes the last line. Behind its end, the split leaves an empty text.
-                lines = (text + file.readline()).split("\n")
-                if not lines[-1]:
-                    lines.pop()
-                yield lines
+            yield from _line_blocks(file)
 
 
 class CsvReader(FileReader):
@@ -176,8 +171,10 @@ class CsvReader(FileReader):
         """
         hint = "" if self.multiline else "; multiline=True allows line ends in quotes"
         number = 0
-        with _text(self, self.encoding, newline="") as file:
-            reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+        with _text(self, self.encoding, newline="" if self.multiline else None) as file:
+            # Blocks of lines are faster than single lines. They lack the line ends, which values may contain.
+            lines = file if self.multiline else chain.from_iterable(_line_blocks(file))
+            reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
             try:
                 while records := list(islice(reader, count)):
                     number += len(records)
@@ -405,7 +402,7 @@ def _text(reader: FileReader, encoding: str, newline: str | None = None) -> Iter
     size = None if reader.end is None else reader.end - before
     try:
         with opened(reader.path, before, size) as file:
-            pieces: Any = _Pieces(_lines(file, reader.start, reader.end))
+            pieces: Any = _Pieces(_range_of_lines(file, reader.start, reader.end))
             with io.TextIOWrapper(pieces, decoding, newline=newline) as text:
                 yield text
     except UnicodeError as error:
@@ -415,7 +412,17 @@ def _text(reader: FileReader, encoding: str, newline: str | None = None) -> Iter
         raise BrokenFileError(f"{shown(reader.path)}: {wrong} is not {encoding}; set encoding=...") from error
 
 
-def _lines(file: IO[bytes], start: int, end: int | None) -> Iterator[bytes]:
+def _line_blocks(file: IO[str]) -> Iterator[list[str]]:
+    """Yield the lines of a text whose line ends are ``\\n``, without them, many at a time."""
+    while text := file.read(_READ_BYTES):
+        # readline completes the last line. Behind its end, the split leaves an empty text.
+        lines = (text + file.readline()).split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield lines
+
+
+def _range_of_lines(file: IO[bytes], start: int, end: int | None) -> Iterator[bytes]:
     """Yield the bytes of the lines that begin in a range of a file, in pieces that are not empty.
 
     Here only ``\\n`` ends a line. What other line ends separate stays together, in one range.

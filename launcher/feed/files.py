@@ -29,6 +29,7 @@ from launcher.storage.store import StorageError
 from launcher.storage.urls import is_url, missing_package, shown, url_fault
 
 #: Files that tasks read are cut into so many ranges for each worker, if these are not too small or large.
+#: There are many, so that a quicker worker can take more of them.
 _RANGES_PER_WORKER = 16
 _MIN_RANGE_BYTES = 64 << 10
 _MAX_RANGE_BYTES = 32 << 20
@@ -100,15 +101,15 @@ class DataFiles(FeedSource):
         # Small files are cut into smaller pieces, so that every worker receives some.
         group_bytes = min(GROUP_BYTES, total_bytes // (workers * PIECES_PER_WORKER))
         range_bytes = min(math.ceil(total_bytes / (workers * _RANGES_PER_WORKER)), _MAX_RANGE_BYTES)
+        range_bytes = max(range_bytes, _MIN_RANGE_BYTES)
+        # Rows stay in the order of the files, whether tasks read them or not.
         for is_remote, files in groupby(sizes, lambda file: self._is_remote or is_url(file)):
-            ranges = (
-                each for file in files for each in self._ranges(file, max(range_bytes, _MIN_RANGE_BYTES))
-            )
+            ranges = chain.from_iterable(self._ranges(file, range_bytes) for file in files)
             if is_remote:
                 # A reader is a callable that returns rows, which a task calls.
                 yield from map(piece_of, ranges)
             elif isinstance(self._reader, readers.ParquetReader):
-                # Its rows come as columns, which need not be taken apart.
+                # Its rows come as columns, which stay together, and a range is a piece here, too.
                 yield from (Piece(partial(_blocks_of_range, each)) for each in ranges)
             else:
                 rows = chain.from_iterable(replace(self._reader, path=file)() for file in files)

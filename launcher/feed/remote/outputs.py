@@ -75,11 +75,12 @@ class OutputFile:
         # It is found out now, because later the results would have been computed in vain.
         if missing := missing_package(partition.target):
             raise StorageError(partition.target, missing)
+        #: The number of rows before this partition, and so of results.
         self.first = first
-        #: The number of rows, or None while not all are read.
+        #: The number of rows of this partition, or None while not all are read.
         self.rows: int | None = None
         self._partition = partition
-        #: The number of results.
+        #: The number of results that are here.
         self._count = 0
         #: The ending of the name of the file. Empty before the first result.
         self._suffix = ""
@@ -99,7 +100,7 @@ class OutputFile:
             OSError: There is no room for them.
         """
         taken = results if self.rows is None else results[: self.rows - self._count]
-        # Types are fewer than results.
+        # This looks at types, not at results, because there are few of them.
         suffixes = {self._suffix, *map(_suffix, {*map(type, taken)})} - {""}
         if len(suffixes) > 1:
             raise _refused(f"results of several kinds in one partition, such as {shown(taken[0])}")
@@ -135,7 +136,7 @@ def _suffix(kind: type) -> str:
     Raises:
         InputError: There is none.
     """
-    # A scalar of NumPy may be no number for Python, such as a bool.
+    # A scalar of NumPy may be no number for Python, such as a bool. There is none if NumPy is not imported.
     one_line = (str, Number, imported("numpy", "generic") or str)
     for suffix, accepted in ((".tfrecord", (bytes,)), (".jsonl", (dict,)), (".txt", one_line)):
         if issubclass(kind, accepted):

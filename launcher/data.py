@@ -11,7 +11,8 @@ import os
 from typing import Any
 
 from launcher.common.arguments import named_arguments
-from launcher.feed.remote.tf_data import Names, Share, share_of
+from launcher.feed.remote.readers import Names
+from launcher.feed.remote.tf_data import Share, share_of
 from launcher.feed.remote.tf_data import tf_dataset as _tf_dataset
 
 __all__ = ["tf_dataset"]

@@ -23,6 +23,7 @@ from launcher.common.errors import Fault, InputError
 from launcher.common.record import replace
 from launcher.feed.remote import readers
 from launcher.feed.remote.codec import Block, blocks_of
+from launcher.feed.remote.readers import Names
 from launcher.feed.sources import GROUP_BYTES, PIECES_PER_WORKER, FeedSource, Piece, groups, piece_of
 from launcher.storage import store
 from launcher.storage.store import StorageError
@@ -33,8 +34,6 @@ from launcher.storage.urls import is_url, missing_package, shown, url_fault
 _RANGES_PER_WORKER = 16
 _MIN_RANGE_BYTES = 64 << 10
 _MAX_RANGE_BYTES = 32 << 20
-#: The names or patterns of files, one or several.
-Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class DataFiles(FeedSource):

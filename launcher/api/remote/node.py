@@ -18,7 +18,8 @@ from launcher.common.arguments import Arguments, named_arguments
 from launcher.common.cluster import TRAINING_ROLES
 from launcher.common.errors import Fault, InputError
 from launcher.feed.remote.data_feed import DataFeed, dataset
-from launcher.feed.remote.tf_data import Names, Share, share_of, tf_dataset
+from launcher.feed.remote.readers import Names
+from launcher.feed.remote.tf_data import Share, share_of, tf_dataset
 
 if TYPE_CHECKING:
     from launcher.feed.remote.connect import DriverRoutes

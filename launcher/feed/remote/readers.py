@@ -15,13 +15,14 @@ import codecs
 import csv
 import gzip
 import io
+import os
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from operator import itemgetter
-from typing import IO, Any
+from typing import IO, Any, Sequence, Union
 
 from launcher.common.errors import LaunchError
 from launcher.common.record import Record, replace
@@ -29,6 +30,8 @@ from launcher.feed.remote.codec import Block, RowBlocks
 from launcher.storage.store import open_url
 from launcher.storage.urls import WEB_SCHEMES, local_path, scheme_of, shown
 
+#: The names or patterns of files, one or several.
+Names = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 #: How many bytes are read at once, or characters of text.
 _READ_BYTES = 1 << 18
 #: How many rows of a Parquet file make a block.

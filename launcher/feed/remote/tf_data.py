@@ -10,7 +10,7 @@ import glob
 import os
 from functools import partial
 from itertools import chain
-from typing import Any, Iterator, Mapping, Sequence, Union
+from typing import Any, Iterator, Mapping, Sequence
 
 from launcher.common import arguments
 from launcher.common.arguments import Arguments
@@ -21,8 +21,6 @@ from launcher.feed.remote.readers import RecordReader, opened
 from launcher.storage import urls
 from launcher.storage.store import find_files
 
-#: The names or patterns of files, one or several.
-Names = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 #: How many bytes of lines are read at a time.
 _BLOCK_BYTES = 1 << 18
 #: How many batches of records are read ahead. Each contains some hundred kB, or one long record.

@@ -236,6 +236,7 @@ class ForkServers:
             start: Its first waiting task.
             link: The socket to it.
         """
+        # The process and its descendants inherit this number, by which the agent finds them.
         tag = self._spawner.new_tag()
         fds: List[int] = []
         try:
@@ -243,11 +244,13 @@ class ForkServers:
             # The process may exist before the answer arrives, and belongs to the task by its tag.
             self._task_processes.expect(start.task, tag)
             request = {"argv": command.argv, "env": command.environment, "tag": tag, "cwd": os.getcwd()}
+            # The task permits this process, the agent, to trace it, so that its stacks can be shown.
             request["tracer"] = self._spawner.tracer
             fds += os.pipe()
             fds += os.pipe()
-            # The task writes its output to one pipe, and waits for a byte from the other one. If that is
-            # closed instead, because the fork was cancelled, its process exits.
+            # The first pipe carries the output of the task to the agent, from `writing` to `output`. On the
+            # second one the task waits for a byte that the agent writes, from `go` to `reading`. If `go` is
+            # closed instead, because the fork was cancelled, the process of the task exits.
             output, writing, reading, go = fds
             rights = array.array("i", [writing, reading])
             packet = json.dumps(request).encode()

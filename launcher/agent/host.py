@@ -283,7 +283,7 @@ class KernelLog:
         until = time.monotonic() + _LOG_DELAY_SECONDS
         while self.readable:
             self._read()
-            # Most processes that SIGKILL has ended have no record.
+            # Most processes that SIGKILL has ended have no record, because no OOM kill was the reason.
             if pid in self._killed or time.monotonic() > until:
                 break
             time.sleep(0.001)

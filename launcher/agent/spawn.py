@@ -296,7 +296,7 @@ def _fork(prepared: Prepared, streams: Sequence[int], tracer: int) -> int:
     Args:
         prepared: The command.
         streams: The stdin, stdout and stderr of the process.
-        tracer: The pid of the process that may trace it.
+        tracer: The pid of the process that may trace it to show its stacks, which is the agent.
 
     Returns:
         The pid.
@@ -333,6 +333,7 @@ def _exec(prepared: Prepared, streams: Sequence[int], tracer: int, error_pipe: i
             os.dup2(fd, stream)
         for ignored in _ALL_SIGNALS:
             signal.signal(ignored, signal.SIG_DFL)
+        # The agent may trace the task to show its stacks. Without its permission the kernel may refuse that.
         processes.admit_tracer(tracer)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execve(prepared.path, prepared.argv, prepared.environment)

@@ -215,6 +215,7 @@ class Driver:
 
         From then on the end of the job is what this process has asked for, and no failure.
         """
+        # It is over when the launcher has exited, and in a fork of this process from the beginning.
         if not self.over.is_set():
             self.asked = True
             self.process.send_signal(number)
@@ -320,7 +321,7 @@ class Driver:
         self.on_event(event)
 
     def _show(self, pipe: IO[bytes], name: str) -> None:
-        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until it has exited.
+        """Copy what `launch` prints from a pipe to ``sys.stdout`` or ``sys.stderr``, until `launch` exits.
 
         Args:
             pipe: The stdout or stderr of `launch`.

@@ -515,7 +515,8 @@ class FunctionJob:
             if isinstance(error, TaskFailed) and error.task in self.handles:
                 error = with_outcome(error, error.task, self.handles[error.task].outcome)
             self.error = error
-        # This lets everything that waits fail with the error of the job, before the tasks are told as ended.
+        # First the subclass lets everything that waits for the job fail with its error. Only then it is told
+        # about the end of each task.
         self.job_ended()
         for handle in self.handles.values():
             self.task_ended(handle, handle.ending or "was stopped")

@@ -26,7 +26,8 @@ Exit code: 0; 130 Ctrl-C has left the view; 2 there is no such run; 125 its laun
 has died, and `launch report` tells how far it came."""
 
 RUN = run_argument(" (default: `latest`)")
-#: Hidden: a viewer elsewhere gets the files of the run (`launcher.runs.mirror`).
+#: It is not in the help. When a user watches a run that a queue has started elsewhere, the user's launch
+#: starts ``launch top --files`` there, and reads the files of the run from it, see `launcher.runs.mirror`.
 FILES = Setting("files", switch, default=False)
 GROUPS = (Group("positional arguments", (RUN, FILES)),)
 
@@ -39,7 +40,7 @@ def run(settings: Settings) -> int:
         LaunchError: The run cannot be watched.
     """
     target_run = find(settings[RUN])
-    if settings[FILES]:
+    if settings[FILES]:  # The launch of a user elsewhere has called this, and shows the files itself.
         send_files(target_run, sys.stdout.buffer)
         return 0
     return watch(target_run)

@@ -365,9 +365,8 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
     Args:
         text: The content of the file, in YAML or in plain lines.
-        source: The name of the file, for messages. A file that is called ``.yaml`` or ``.yml`` is always
-            read as YAML. Any other file is read so if a line begins as YAML or JSON does: with ``hosts:`` or
-            ``{``.
+        source: The name of the file, for messages. If it ends with ``.yaml`` or ``.yml``, the text is read as
+            YAML. It is also read so if one of its lines begins with ``hosts:`` or, as JSON does, with ``{``.
 
     Raises:
         HostfileError: The file has faults, all of which it contains.

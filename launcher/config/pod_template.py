@@ -146,7 +146,8 @@ class _ContainerReader:
         self._target, self._faults, self._leave = target, faults, leave
         #: Whether Kubernetes runs the tasks, so it gets what launch does not use.
         self._in_pods = target.engine == "kubernetes"
-        #: How many characters the ``$(NAME)`` of the container may still add.
+        #: How many characters the ``$(NAME)`` of the container may still add. A value may repeat a reference
+        #: to another variable, so without a limit a few lines could become gigabytes.
         self._characters_left = _MAX_EXPANDED_CHARACTERS
 
     def template(
@@ -342,6 +343,7 @@ class _ContainerReader:
             self._characters_left -= len(text)
             return text if self._characters_left >= 0 else ""
 
+        # The placeholders of a ``master`` are literal text here, too, although only jobs with one have them.
         expanded = re.sub(_VARIABLE, value, literal(text, CHIEF_ROLES))
         if left_before >= 0 > self._characters_left:  # The first text that exceeds the limit.
             expected = f"expected at most {_MAX_EXPANDED_CHARACTERS >> 20} MiB from $(NAME)"

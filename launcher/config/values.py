@@ -144,6 +144,7 @@ def not_empty(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Read a text of one line that is not empty and contains no control characters, such as a path."""
+    # Python reads bytes that are not UTF-8 as surrogates (U+D800 to U+DFFF), which cannot be written later.
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise ValueError("expected text of one line, not empty")
     return text

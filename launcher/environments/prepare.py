@@ -279,7 +279,7 @@ class Preparer:
         self._request, self._resolver, self._programs = request, resolver, programs
         self._hosts = {host.name: host for host in hosts}
         #: Whether `prepare` has returned or was interrupted. Threads that still run then print nothing.
-        self._is_interrupted = False
+        self._is_over = False
         #: What each host does now, by its name.
         self._stages = dict.fromkeys(self._hosts, "asking what it has")
         #: The last answers of the hosts that are done.
@@ -302,7 +302,7 @@ class Preparer:
             statuses, _ = for_each(self._hosts, self._run, self._stages_under_way, fanout)
             return statuses
         finally:
-            self._is_interrupted = True  # Threads that still run print nothing.
+            self._is_over = True
 
     def _stages_under_way(self) -> str:
         """Return what the hosts are doing that are not done yet, for the line about slow hosts."""
@@ -316,7 +316,8 @@ class Preparer:
         """
         if stage not in ("", self._stages[name]):
             self._stages[name] = stage
-            if not self._is_interrupted:
+            # After Ctrl-C the threads of hosts go on for a while, and must not print into the user's shell.
+            if not self._is_over:
                 say(f"[{len(self._results)}/{len(self._hosts)}] {name}: {stage}")
 
     def _run(self, name: str) -> EnvironmentStatus:

@@ -177,7 +177,8 @@ def _variables(job: ExportedJob, values: Mapping[str, str]) -> list[dict[str, An
 
     Args:
         job: The job. The Secret of its name contains the variables that are copied.
-        values: The variables whose values are known, apart from references to TASK_INDEX.
+        values: The variables whose values are the same for all tasks of the role, apart from references to
+            TASK_INDEX in them.
     """
     # Kubernetes replaces $(TASK_INDEX) only in variables that follow it, so TASK_INDEX comes first.
     # Its own value is set at the end, in place of the one that the plan contains.

@@ -162,11 +162,14 @@ class FeedLink:
     def set_row_count(self, number: int, rows: int) -> None:
         """Note how many rows the code in a chunk has returned in the task.
 
+        A chunk contains rows, or code that makes them in the task. Only the task knows how many it makes.
+
         Args:
             number: The number of the chunk on this connection.
             rows: The number of rows.
         """
-        # In training rows are not counted, because no results are awaited.
+        # The partition that contains the chunk knows its number, and the others ignore the call. In training
+        # rows are not counted, because no results are awaited.
         for partition in self._inferred:
             partition.set_row_count(number, rows)
 
@@ -216,10 +219,12 @@ class FeedLink:
         return unfinished
 
     def end_call(self) -> None:
-        """Stop sending the partitions of the present call. Results that are missing may still come.
+        """Stop sending the partitions of the program's present call of `train` or `inference`.
 
-        Those results must still be counted, because the first results of the next call follow them.
+        Results of `inference` that are missing may still come. They must still be counted, because the first
+        results of the next call follow them. `train` has no results.
         """
-        self._trained.clear()  # There are no results of `train`.
+        self._trained.clear()
         for partition in self._inferred:
-            partition.is_complete = True  # Nothing more of it is sent. It is over when its results have come.
+            # All that will be sent of it was sent, so it is finished when the results of that have come.
+            partition.is_complete = True

@@ -227,10 +227,14 @@ def _other_failure(task: TaskReport, failure: Failure, exception: str, paths: Ru
         exception: The exception of the task that failed first. Empty if there is none.
         paths: The files of the run.
     """
-    is_named = not (task.task.is_own_host(task.host) or is_loopback(task.host))
-    host = f" on {task.host}" if is_named else ""
+    # A host says nothing new if it is this machine, or a pod or container of this task alone, which has the
+    # name of the task.
+    host_is_clear = task.task.is_own_host(task.host) or is_loopback(task.host)
+    host = "" if host_is_clear else f" on {task.host}"
+    # The reason why a task could not be started may be long, so it is not repeated.
     if task.started_at is None and failure.text.endswith(task.detail):
-        return f"{task.task}{host} (the same)"  # A long reason why it could not be started.
+        return f"{task.task}{host} (the same)"
+    # The detail may contain text of the user's program, which must not control the terminal.
     same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
     return escape_controls(f"{task.task}{host} ({task.detail}{same})")
 

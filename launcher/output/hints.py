@@ -72,7 +72,7 @@ def _is_name_of_tensorflow_1(_: FailureFacts, found: re.Match[str]) -> bool:
 
 #: The conditions of rows, by their names in the file.
 _CONDITIONS: Mapping[str, Condition] = {
-    "": lambda facts, found: True,
+    "": lambda facts, found: True,  # It is the condition of rows that name none.
     "elsewhere": lambda facts, found: facts.elsewhere,
     "over ssh": lambda facts, found: facts.over_ssh,
     "copied": lambda facts, found: facts.elsewhere and facts.synced,
@@ -116,7 +116,9 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
         placeholder: The placeholder of launch with the same meaning.
         names: A pattern of the names that the variable has in other launchers.
     """
-    # Each group contains the variable. They have different names, as in a pattern all must, see `_text`.
+    # Each of the three groups may contain the variable. A pattern cannot contain two groups of one name, so
+    # they differ by ``_`` at their ends, which `_text` ignores. Braces that the f-strings double remain for
+    # `_text`, which fills in ``{variable}``, and shows ``{{RANK}}`` as ``{RANK}``.
     return Hint(
         f"variable {placeholder}",
         re.compile(
@@ -125,7 +127,7 @@ def _variable_hint(placeholder: str, names: str) -> Hint:
         ),
         f"another launcher sets {{variable}}; this one passes it by -x '{{variable}}={{{{{placeholder}}}}}'"
         " (docs/tasks.md, Placeholders)",
-        when=_CONDITIONS[""],
+        when=_CONDITIONS[""],  # This row has no condition.
     )
 
 

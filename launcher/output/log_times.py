@@ -98,11 +98,12 @@ class LogIndex:
 
     def __init__(self, index: bytes = b"", number: int = 0) -> None:
         #: The second and the offset of the last entry, -1 and 0 if there is none. No entry is due before the
-        #: next second.
+        #: next second, however many seconds the last entry spans.
         self.second, self._offset, _ = [(-1, 0, 0), *_entries(index)][-1]
         #: The size of the index in bytes.
         self._size = len(index)
-        #: The size above which the index is thinned. It is smaller the larger the number of the log is.
+        #: The size above which the index is thinned. There are 256 such sizes, which logs with consecutive
+        #: numbers get in turn, because logs that print alike would reach one size together.
         self._limit = MAX_INDEX_BYTES - number % 256 * 64
 
     def add(self, second: int, log_size: int, read: Callable[[], bytes]) -> tuple[bytes, bool]:

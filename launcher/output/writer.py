@@ -246,7 +246,7 @@ class _OutputQueue:
         self.fd = self._original_fd = fd
         #: Whether writing may block, so each write must be small and be preceded by a poll.
         self._may_block = False
-        #: The capacity of the pipe, in bytes. 0 if the descriptor is not a pipe.
+        #: The capacity of the pipe, in bytes. 0 if the descriptor is no pipe, or cannot be opened once more.
         self._capacity = 0
         try:
             mode = os.fstat(fd).st_mode
@@ -328,16 +328,21 @@ class _OutputQueue:
             self.error, self.is_blocked, self.size = error, False, 0
             self._queue.clear()
 
-    def _room(self) -> int:
-        """Return how many bytes the file accepts completely or not at all. That is more for an empty pipe."""
-        # FIONREAD returns the number of bytes that wait in a pipe, an int in 4 bytes.
+    def _max_uncut_bytes(self) -> int:
+        """Return how many bytes one write may have, so that the file accepts all of them or none.
+
+        A larger write could be cut within a line when the pipe becomes full, and a reader that is slow may
+        never read the rest. An empty pipe accepts as many bytes as its capacity.
+        """
+        # The capacity is 0 for what is no pipe. FIONREAD returns the number of bytes that wait in a pipe, an
+        # int in 4 bytes.
         if self._capacity and fcntl.ioctl(self.fd, FIONREAD, bytes(4)) == bytes(4):
             return self._capacity
         return _PIPE_BUF
 
     def _next_lines(self) -> bytes:
         """Return what the file accepts completely or not at all, up to the end of a line if there is one."""
-        room, pieces = self._room(), []
+        room, pieces = self._max_uncut_bytes(), []
         for data, _ in self._queue:
             pieces.append(data[:room])
             room -= len(pieces[-1])

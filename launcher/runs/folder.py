@@ -346,7 +346,7 @@ def kill_leftovers(runs: Iterable[Run], seconds: float | None = None) -> Swept:
     Args:
         runs: The runs. Those that have not died are ignored.
         seconds: How long agents that still run may take to stop their tasks and to exit. Then they are
-            killed, too. None: agents that still run are left alone.
+            killed, too. None: a run with such an agent is left alone, because the agent stops the tasks.
     """
     died = [run for run in runs if run.agents and run.is_ours and run.state is RunState.DIED]
     swept = [_kill_leftovers_of(run, seconds) for run in died]

@@ -253,7 +253,8 @@ def _close_if_empty(state: JobState) -> None:
     state.phase = Phase.CLOSING
     state.cancel_timers(*_TIMERS_BEFORE_CLOSE)
     for name in state.hosts.names(*ACTIVE_STATES):
-        if not state.hosts[name].has_agent:  # Its agent has started no task, and is not waited for.
+        # A host whose agent has not answered yet runs no task, so nothing there is waited for.
+        if not state.hosts[name].has_agent:
             state.hosts[name].transition_to(HostState.LOST, "it has not answered before the job was over")
             state.emit(CloseLink(name))
     if agents := state.hosts.names(*ACTIVE_STATES):

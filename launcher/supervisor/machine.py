@@ -240,6 +240,7 @@ class Machine:
 def _start_tasks(state: JobState) -> None:
     """Start all tasks of the job for the first time, and look for silent tasks from now on."""
     for record in state.tasks.start_order(state.tasks):
+        # An error about a wrong change of the state will name its cause, which is the plan here.
         record.transition_to(TaskState.STARTING, "the plan")
         state.start(record)
     state.phase = Phase.RUNNING

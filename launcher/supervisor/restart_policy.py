@@ -70,6 +70,9 @@ def _random() -> float:
 class RestartPolicy:
     """The policy of restarts of one job, and the restarts that it has used up.
 
+    A restart counts against ``--restarts`` if a task has failed by itself. It does not if the task was
+    preempted, or has failed only because another task was lost.
+
     Args:
         spec: The roles and the policy of the job.
         placement: The tasks of the job.
@@ -93,9 +96,9 @@ class RestartPolicy:
         #: this cause.
         self._last_causes: dict[TaskId, tuple[str, int]] = {}
         #: The numbers of steps, epochs and the like that each task had printed last at the last failure that
-        #: counts.
+        #: counts. A key is a task and the word before the number, such as ``b"step"``.
         self._last_steps: dict[tuple[TaskId, bytes], int] = {}
-        #: The numbers that each task has printed since then.
+        #: The numbers that each task has printed since then, with the same keys.
         self._new_steps: dict[tuple[TaskId, bytes], int] = {}
 
     @property

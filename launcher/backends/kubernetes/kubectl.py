@@ -97,7 +97,8 @@ class Kubectl(Record):
     def _argv_with_limit(self, seconds: float, *words: str) -> list[str]:
         """Return the command line of kubectl with a time limit for the API server's answer.
 
-        In a pod there is no limit, because with this option kubectl would not use the pod's service account.
+        There is no limit if this process runs in a pod whose service account kubectl is to use, because
+        kubectl does not use the account when it gets the option ``--request-timeout``.
         """
         return self.argv(*([] if uses_pod_account() else [f"--request-timeout={seconds:g}s"]), *words)
 

@@ -145,9 +145,9 @@ class LauncherPod(KubernetesAllocation):
         return manifest
 
     def name_and_uid(self) -> tuple[str, str]:
-        """Return the name and the uid of the launcher's pod, which must run.
+        """Return the name and the uid of the launcher's pod. Call it after `start`.
 
-        `start` has asked the API about it, so this asks nobody.
+        `start` waits until the pod runs, and keeps what the API says about it, so this asks nobody.
         """
         (pod,) = self._existing_pods.values()
         return pod["metadata"]["name"], pod["metadata"]["uid"]

@@ -38,7 +38,8 @@ def merged(base: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, An
         elif isinstance(present, dict) and isinstance(value, dict):
             result[field] = merged(present, value)
         elif field == "containers" and isinstance(present, list):
-            result[field] = [merged(present[0], value[0])]  # A template has one container at most.
+            # A pod of launch has one container, and templates with more are refused.
+            result[field] = [merged(present[0], value[0])]
         elif isinstance(present, list) and isinstance(value, list):
             if field in ("env", "volumes"):
                 names = [item["name"] for item in value if isinstance(item, dict) and "name" in item]

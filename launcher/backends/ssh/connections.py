@@ -133,23 +133,27 @@ class SshConnections(Connections, AbstractContextManager["SshConnections"]):
             SshError: No host can be connected to, because the user of this process has no account.
         """
         account()  # This raises the error that every host would have.
+        # While the servers answer, another thread imports paramiko and packs the modules of the agent, which
+        # takes processor time and is needed for every host.
         preparing = threading.Thread(target=self._prepare)
         try:
             start(preparing)
         except TransportError as error:
+            # If the system starts no thread, no host can be connected to: each needs a thread, too.
             self.failed = dict.fromkeys(self._hosts, str(error))
             return self.failed
         fanout, step = self._settings[FANOUT], "connecting over SSH"
         self._connections, self.failed = for_each(
             self._hosts, lambda name: self._connect_host(name, self._attempts), step, fanout
         )
+        # The agents are started next. They need the packed modules, which would be packed a second time.
         preparing.join()
         for line in self._get_connector().known.added:  # The user is told about each host key that was added.
             say(line)
         return self.failed
 
     def _prepare(self) -> None:
-        """Do what needs processor time and what all hosts need, while servers answer."""
+        """Import paramiko and pack the modules of the agent, which every host needs, while servers answer."""
         with suppress(ImportError, OSError):  # The threads of the hosts report it.
             self._get_connector()
             bootstrap.packed(bootstrap.AGENT_MODULES)

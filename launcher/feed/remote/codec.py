@@ -56,6 +56,9 @@ def refused(problem: str, expected: str) -> InputError:
 def imported(module: str, name: str) -> Any:
     """Return an attribute of a module that the program has imported.
 
+    A row is an array of numpy, for example, only if the program has imported numpy. So nothing is imported,
+    which may take long, just to ask whether a row is one.
+
     Returns:
         The attribute. None if the module is not imported, or is being imported.
     """

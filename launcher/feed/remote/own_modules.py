@@ -30,6 +30,7 @@ def is_own(name: str) -> bool:
     path = Path(file).resolve()
     python_folders = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     is_of_python = bool(python_folders & {*path.parents})
+    # `pip install --target` installs into any folder, where it leaves the metadata of the packages.
     is_of_package = bool({"site-packages", "dist-packages"} & {*path.parts})
     return not (is_of_python or is_of_package or any(map(_has_metadata, path.parents)))
 

@@ -347,7 +347,7 @@ def _is_packed(path: str) -> bool:
 
 
 def _extends_ascii(encoding: str) -> bool:
-    """Return whether the bytes of ASCII mean the same in an encoding, such as that of a line end."""
+    """Return whether every ASCII character, such as a line end, is the same byte in an encoding."""
     ascii_bytes = bytes(range(128))
     try:
         return ascii_bytes.decode(encoding) == ascii_bytes.decode("ascii")

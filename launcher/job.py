@@ -349,7 +349,7 @@ class Placement(Record):
         return tasks
 
     def agent_hosts(self) -> tuple[Host, ...]:
-        """Return the hosts on which an agent runs: those with tasks, then the standby hosts."""
+        """Return the hosts on which an agent runs: those with tasks, then those that can replace one."""
         return (*self.hosts(), *self.standby)
 
 

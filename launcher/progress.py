@@ -108,6 +108,7 @@ class ProgressReader:
         Returns:
             The progress by the last line that tells it. None if no line does.
         """
+        # What follows the last line end is no complete line.
         *lines, _ = re.split(_LINE_END, tail[-TAIL_BYTES:].decode("utf-8", "replace"))
         if len(tail) >= TAIL_BYTES:  # The first line may have begun before.
             del lines[:1]

@@ -633,7 +633,7 @@ class Agent:
         # A process that has ended already must not be reported as ended by our signal, so it is reaped first.
         self._poll_ended()
         now = time.monotonic()
-        first_signal, _ = steps[0]
+        first_signal, _ = steps[0]  # Beside it stand the seconds until the next signal.
         for task in tasks:
             if not task.is_empty:
                 self._stopping.begin(task, steps, now)

@@ -93,6 +93,7 @@ def main(_: object) -> None:
     with open(0, "rb", closefd=False) as requests:
         for line in requests:
             request = json.loads(line)
+            # An answer may take long, and the end of stdin must be noticed meanwhile.
             try:
                 threading.Thread(target=_answer, args=(request,), daemon=True).start()
             except RuntimeError:
@@ -343,6 +344,7 @@ def _listen(request: Json) -> Json:
         port = ports.hold(TaskId("check/0"))
         server = dual_stack_socket(port, can_share=True)
         server.listen(128)
+        # Other hosts connect while this process answers further requests.
         serving = threading.Thread(
             target=_serve, args=(server, request["token"].encode("ascii")), daemon=True
         )

@@ -90,7 +90,7 @@ def _import(link: socket.socket, modules: Sequence[str]) -> None:
         for name in modules:
             importlib.import_module(name)
     finally:
-        # No exception is under way here if all imports have succeeded.
+        # No exception is under way here if all imports have succeeded. The traceback is not reported.
         kind, error, _ = sys.exc_info()
         if kind is not None:
             link.send(f"{kind.__name__}: {error}".encode("utf-8", "replace")[:2000])
@@ -241,7 +241,7 @@ def _prepare(request: Request, added: Dict[bytes, bytes]) -> None:
         import ctypes  # noqa: PLC0415 - the program itself may not need it
 
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(request["tracer"]), 0, 0, 0)
-    # As Python 3.10 and later set it for a program that they start.
+    # Python 3.10 and later set this for a program that they start.
     sys.orig_argv = list(request["argv"])
     if numpy := sys.modules.get("numpy.random"):
         # A generator that was made before the fork would give all tasks the same random numbers.

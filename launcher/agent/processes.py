@@ -600,5 +600,5 @@ def become_function(function: Callable[[], Any], streams: Sequence[int]) -> NoRe
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        # As at the end of a program: None means success, and a text that something failed.
+        # As at the end of any program, None means success, and a text means that something failed.
         os._exit(status if isinstance(status, int) else 0 if status is None else 1)

@@ -197,7 +197,7 @@ def run_shown(
             if command.stdout is not None:
                 copier.join()
             return command.wait()
-        except BaseException:  # Such as Ctrl-C.
+        except BaseException:  # This includes Ctrl-C.
             command.kill()
             raise
 

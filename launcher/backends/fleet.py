@@ -59,7 +59,7 @@ def this_machine(environ: Mapping[str, str]) -> Host:
         environ: The environment of the launcher.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    gpus: tuple[str, ...] | None = None  # Unknown.
+    gpus: tuple[str, ...] | None = None  # None: they are not known.
     if visible is not None:
         ids = map(str.strip, visible.split(","))
         gpus = tuple(itertools.takewhile(lambda gpu: gpu and not gpu.startswith("-"), ids))
@@ -267,6 +267,7 @@ class AgentFleet:
             HostsError: Tasks should run on one of them.
         """
         messages = {host: f"{host}: {reason}" for host, reason in failed.items()}
+        # Standby hosts get tasks only when another host is lost.
         if failed.keys() - {host.name for host in self._placement.standby}:
             raise HostsError(messages.values())
         self._links.update((host, TransportError(message)) for host, message in messages.items())

@@ -238,7 +238,7 @@ class RemoteProgram:
         Returns:
             The exit status. None if it has not exited in time, was killed, or nobody knows the status.
         """
-        status = self._pipe.wait(seconds)  # Below 0 after a signal.
+        status = self._pipe.wait(seconds)  # It is below 0 after a signal.
         return status if status is not None and status >= 0 else None
 
     def stderr(self) -> str:

@@ -194,12 +194,14 @@ class _Mirror:
         """Start to copy the files, and wait until all were copied once."""
         queue = queue_of(run)
         assert queue is not None, "only a run in a queue is copied"
+        # With the hidden option --files, `launch top` there only writes the files to its stdout.
         argv, environ = queue.command_there(run, ("top", "--files", run.paths.root))
         #: The private folder of the copies, and its path without links.
         self._folder = tempfile.TemporaryDirectory(prefix="launch-", ignore_cleanup_errors=True)
         self.root = os.path.realpath(self._folder.name)
         shutil.copyfile(run.paths.record, RunPaths(self.root).record)
-        #: The command that runs `launcher.runs.mirror.send_files` where the files are.
+        #: The command that runs this `launch top` where the files are. It calls
+        #: `launcher.runs.mirror.send_files`.
         self._process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
         )
@@ -207,6 +209,7 @@ class _Mirror:
         self.is_live = True
         #: It is set when all files were copied once, or when copying has ended.
         self._has_files = threading.Event()
+        # A thread renews the copies for as long as the user watches the run.
         self._thread = start_function(self._copy, name="launch-mirror")
         if not self._has_files.wait(_COPY_TIMEOUT_SECONDS) or not self.is_live:
             # The copying has failed. The reason is what kubectl or srun, or the launch there, has printed.

@@ -296,7 +296,7 @@ class HostChecks:
         program = f"{IMPORTER}{_URL_PROGRAM.format(modules=modules, urls=ascii(urls), seconds=seconds)}"
         seconds += _START_MARGIN_SECONDS
         request = {**request, "do": "urls", "program": program, "seconds": seconds}
-        request["urls"] = [*map(shown, urls)]  # For messages.
+        request["urls"] = [*map(shown, urls)]  # Messages name the URLs in this form.
         return client.ask(request, seconds + _ANSWER_MARGIN_SECONDS, _UrlAnswer).urls
 
     def _default_python(self, host_name: str) -> str:
@@ -381,6 +381,7 @@ def _row(host: Host, check: HostCheck | None, failed: str) -> list[str]:
     """
     address = host.address or ""
     if check is None:
+        # The last column says why, and those between stay empty.
         return [host.name, address, *[""] * (len(_COLUMNS) - 3), failed]
     facts = check.facts
     no_tensorflow = "none" if facts.task_python.state == "ok" else "?"  # Without an answer nobody knows.

@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
     backends.find_installed()  # Installed backends, too, may have left something.
     check_current_folder()
     with named_hosts(settings, hosts) as allocation, HostPrograms(allocation, hosts) as programs:
-        if programs.failed:  # Hosts that cannot be reached.
+        if programs.failed:  # These hosts cannot be reached.
             raise HostsError(f"{host}: {why}" for host, why in programs.failed.items())
         request = CleanRequest(
             settings, cleaning, named_hosts=hosts, programs=programs, dry_run=settings[DRY_RUN]

@@ -120,7 +120,7 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     """
     check_all_programs_here(options)
     slurm_options: SlurmOptions = options.backend_options
-    words = slurm_options.for_job(spec)  # The options of sbatch.
+    words = slurm_options.for_job(spec)  # These are the options of sbatch.
     if any(not word.isprintable() for word in words):
         raise JobError([Fault("--slurm-options", "an option has control characters", "expected one line")])
     # By default the tasks of a launch run launch's own Python, which the nodes may not have.

@@ -185,7 +185,7 @@ class _Screen:
             for message in messages.drain():
                 self._status = escape_controls(message.text)
             self._draw(view, rows)
-            readable = [0]  # The terminal.
+            readable = [0]  # This is the terminal.
             if self._command is not None and self._command.stdout is not None:
                 readable.append(self._command.stdout.fileno())
             ready, _, _ = select.select(readable, [], [], max(0.0, look_at - time.monotonic()))
@@ -254,6 +254,7 @@ class _Screen:
             self._status = "another command still runs"
             return
         self._status = f"launch {command} runs"
+        # The screen goes on to show the run meanwhile. `_read_output` reads what the command prints.
         argv = launch_command(command, self._run.paths.root, *words)
         self._command = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -345,6 +346,7 @@ class _Screen:
         rows = rows[: max(0, most - len(folded))]
         cells = [*map(_cells, rows), *map(_folded_cells, folded)]
         root = view.run.paths.root
+        # The first line is that of the headers. A folded row stands for many tasks, so it has no last line.
         last_column = ["LAST LINE", *(last_line_of(root, row.task) for row in rows), *[""] * len(folded)]
         styles = ["bold", *("bold red" if row.is_remarkable else "" for row in rows), *[""] * len(folded)]
         # If the filter leaves no task there is no line, not even one for the headers.

@@ -554,7 +554,8 @@ def _documents(text: str, faults: FaultList) -> list[ConfigNode] | None:
     # YAML, placeholders may be the reason, and then they are the fault that helps the user.
     if not is_yaml or any(map(is_tfjob, documents)):
         patterns = [_KATIB_PLACEHOLDER, _HELM_PLACEHOLDER, *([] if is_yaml else [_TEMPLATE_PLACEHOLDER])]
-        unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)  # Not within a comment.
+        # A placeholder within a comment does no harm.
+        unfilled = re.search(rf"(?m)^(?![ \t]*#).*?({'|'.join(patterns)})", text)
         if unfilled:
             line = text.count("\n", 0, unfilled.start(1)) + 1
             expected = "expected the output of `helm template CHART`"

@@ -220,7 +220,7 @@ def expand(text: str) -> list[str]:
         raise ValueError(f"expected at most {_MAX_NAME_CHARACTERS} characters in a host's name")
     if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
         raise ValueError("expected brackets in pairs, as in node[01-16]")
-    names = [""]
+    names = [""]  # Each part of the text is appended to every name so far.
     for part in re.findall(r"\[.*?\]|[^\[]+", text, re.DOTALL):
         numbers = [part]  # A part without brackets is the same in all names.
         if part.startswith("["):

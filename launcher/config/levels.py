@@ -146,7 +146,7 @@ def _reader(row: Setting[Any]) -> Read:
             with suppress(ValueError):  # The text is not a boolean, but a value.
                 return "" if values.flag(text) else None
         value = row.parse(text)
-        values.one_line(text)  # Only for its error.
+        values.one_line(text)  # It is called only for its error.
         return value
 
     if row.by_role:

@@ -137,7 +137,7 @@ def _read_command(
     texts = [text for item in items if (text := text_of(item, label, faults)) is not None]
     if len(texts) < len(items):
         return None
-    shown = HIDDEN if secret else " ".join(texts)  # For the message only.
+    shown = HIDDEN if secret else " ".join(texts)  # Only the message contains it.
     # The items of a list are the words. Otherwise there is one text to split.
     return faults.check(
         node.line, label, shown, lambda _: make(texts if items is node.value else _split_words(texts[0]))

@@ -208,7 +208,7 @@ class _TFJob:
                 files that do the same.
             policy: The values of the ``runPolicy`` of the TFJob.
         """
-        default = ConfigNode("Never")  # As Kubeflow has it.
+        default = ConfigNode("Never")  # This is the default of Kubeflow, too.
         policies = {name: role.value.pop("restartPolicy", default) for name, role in roles.items()}
         for node in policies.values():
             if node.value == "Always":

@@ -205,6 +205,7 @@ def run_here(request: Dict[str, Any]) -> None:
     Args:
         request: ``argv`` and ``text``, see `run`.
     """
+    # No answer is expected, but at the end of stdin the thread ends this process: the launcher is gone.
     threading.Thread(target=read_answers, daemon=True).start()
     argv, text = list(request["argv"]), request["text"]
     if "uv" not in argv[:4]:  # The command line is ``python -I -m uv ...``, or the same with pip.
@@ -449,6 +450,8 @@ def main(request: Dict[str, Any]) -> None:
     # Installing may be silent for minutes, and the launcher gives a silent host up.
     signal.signal(signal.SIGALRM, say_alive)
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    # The thread reads the answers of the launcher. At the end of stdin the launcher is gone, and the thread
+    # ends this process, even while uv or pip runs.
     threading.Thread(target=read_answers, daemon=True).start()
     check_private()
     folder, makes = f"{ENVIRONMENTS_FOLDER}/{request['name']}", request["makes"]

@@ -91,6 +91,7 @@ class EventCommandRunner(Renderer):
             self._due_at[kind] = now + _PAUSE_SECONDS
             text, others = self._untold.pop(kind)
             try:
+                # The command may take long, and the orchestrator, which calls this, must not wait for it.
                 self._calls[kind] = start_function(self._call, kind, text, others, name=f"--on-event {kind}")
             except TransportError as error:
                 say(f"the command of --on-event does not run: {error}")

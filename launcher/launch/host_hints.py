@@ -61,6 +61,7 @@ def name_idle_hosts(hosts: Sequence[Host], placement: Placement) -> None:
         hosts: The hosts of the launch.
         placement: The tasks, each with its host.
     """
+    # These hosts have an agent, and get tasks when another host is lost.
     standby = [host.name for host in placement.standby]
     if standby:
         say(f"no task runs on {join_names(standby)} until a host is lost")

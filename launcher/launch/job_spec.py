@@ -296,7 +296,8 @@ def _drain_times(
             expected = f"expected ROLE=S with {join_names(names) or 'a worker, or an evaluator'}"
             problem = f"{name!r} cannot run on after the job is done"
             found.append(Fault(f"--drain {name}=", problem, expected))
-    if "" in times:  # A role's own time, and a time for this role by name, are stronger.
+    # The empty name stands for all roles. A role's own time, and a time for it by name, are stronger.
+    if "" in times:
         times = {**dict.fromkeys(may_exit - with_own_time, times[""]), **times}
     if not any(role.name in times and (role.service or role.name not in awaited) for role in roles):
         found.append(Note("--drain has no effect: it is for workers beside a chief, and for an evaluator"))

@@ -50,7 +50,8 @@ class PageProcess:
         #: The process. None if it could not be started (then it has no `_pipe`, either), or has ended.
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            # Signals of this terminal are for the job.
+            # The page is a process of its own: its libraries must not slow down or end the launcher. It has a
+            # session of its own, because signals of this terminal are for the job.
             self._process = subprocess.Popen(
                 launch_command(*words),
                 stdin=subprocess.DEVNULL,

@@ -102,7 +102,7 @@ def check_placed_programs(options: LaunchOptions, placement: Placement, names: C
 
 def _joined_error(missing: Sequence[_Missing]) -> LaunchError:
     """Return one error with a line for each fault. Roles with the same fault share a line."""
-    # For each place and reason, the first task of each role.
+    # The key is the place and the reason. The value is the first task of each role that has this fault.
     first_tasks: dict[tuple[str, str], dict[str, str]] = {}
     for fault in missing:
         role = fault.task.partition("/")[0]

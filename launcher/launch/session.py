@@ -253,7 +253,7 @@ class Session:
         """
         files = self.requested_files
         expected = self.placement if files is None else files.expected()
-        if self.settings[table.TENSORBOARD] == "":  # ``--tensorboard`` without a folder
+        if self.settings[table.TENSORBOARD] == "":  # It is ``--tensorboard`` without a folder.
             expected = with_output_folder(expected)
         notes = (*defaults_in_effect(self.settings), *self.options.notes, *expected.notes)
         about_files = [*self.allocation.remarks, *([] if files is None else files.described())]
@@ -360,7 +360,7 @@ class Session:
             placement = self.files.with_folders(placement)
             if self.options.spec.output_dirs:
                 placement = self.files.make_output_dirs(placement, self.paths)
-        if self.settings[table.TENSORBOARD] == "":  # ``--tensorboard`` without a folder
+        if self.settings[table.TENSORBOARD] == "":  # It is ``--tensorboard`` without a folder.
             placement = with_output_folder(placement)
         relays = {placed.task: self.relay.env(placed.host.name) for placed in placement.tasks}
         return placement.with_env(relays)
@@ -461,7 +461,9 @@ class Session:
         if left:
             from launcher.runs.end_command import run_left_commands  # noqa: PLC0415 - few runs leave one
 
-            with suppress(TransportError):  # The system starts no thread, so a later launch runs them.
+            # The commands may take minutes, so they run while the job does. If the system starts no thread, a
+            # later launch runs them.
+            with suppress(TransportError):
                 thread = start_function(run_left_commands, left, name="commands of --on-end")
                 self.job_stack.callback(thread.join)
 

@@ -140,7 +140,8 @@ class StagedFiles:
             transfer = self._transfer(self._timeout)
             standby = {host.name for host in requested.placement.standby}
             outputs = OutputFolders(names, for_all_users=requested.runs_as_other_user)
-            # For each host the paths of the copies, then that of the output folders. Standby hosts may fail.
+            # Each host has the paths of the copies, then that of the output folders. Standby hosts, which run
+            # no task as long as no host is lost, may fail.
             paths = sync(transfer, requested.remote, requested.trees, self._run_name, outputs, standby)
             self._hosts_without_files = {*requested.remote} - paths.keys()
             self._hosts_with_folder = [host for host in self._hosts_with_folder if host in paths]
@@ -168,7 +169,8 @@ class StagedFiles:
     def with_folders(self, placement: Placement) -> Placement:
         """Return a placement of this launch with the folders of its tasks on other machines.
 
-        Standby hosts that have not got the files are left out.
+        Standby hosts (those that get tasks only when a host is lost) that have not got the files are left
+        out.
         """
         standby = tuple(host for host in placement.standby if host.name not in self._hosts_without_files)
         placement = replace(placement, standby=standby)

@@ -344,7 +344,7 @@ def _traceback_end(lines: Sequence[str], start: int) -> int:
     for number, line in enumerate(lines[start + 1 :], start + 1):
         if line.startswith((" ", "\t")):  # It names a place in the program, or shows its code.
             continue
-        if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):  # The name of an exception
+        if re.match(r"[A-Za-z_][\w.]*(?::|$)", line):  # This is the name of an exception.
             return number + 1
         foreign_lines += 1  # Another thread has printed between the lines of the traceback.
         if _TRACEBACK_HEAD in line or foreign_lines > _MAX_FOREIGN_LINES:

@@ -95,7 +95,7 @@ def _ends_mid_line(path: str) -> bool:
     A log that is empty or cannot be read does not.
     """
     with contextlib.suppress(OSError), open_regular(path, links=False) as file:
-        size = file.seek(0, os.SEEK_END)  # The offset of the end
+        size = file.seek(0, os.SEEK_END)  # The offset of the end is the size.
         file.seek(max(0, size - 1))
         return size > 0 and file.read() != b"\n"
     return False

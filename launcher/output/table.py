@@ -217,6 +217,7 @@ def table_lines(
         if any(row[number] for row in cells):
             widths[number] = max(len(header), *(len(row[number]) for row in cells))
     header_row = [header.upper() for header in headers]
+    # The headers, which are the first row, have no colour.
     state_colours = ["", *(colours or [""] * len(cells))]
     lines = []
     # A table without any text has no rows, not even that of the headers. Then the colours are longer.

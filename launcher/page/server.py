@@ -66,6 +66,7 @@ def serving(app: PageApp, listener: socket.socket) -> Iterator[None]:
         timeout_graceful_shutdown=_LAST_SECONDS,
     )
     server = uvicorn.Server(config)
+    # uvicorn serves the page in a thread, while the caller follows the run.
     thread = start_function(server.run, [listener], name="page")
     try:
         yield

@@ -79,7 +79,8 @@ def _options(words: Iterable[str]) -> dict[str, str]:
     values: dict[str, list[str]] = defaultdict(list)
     name = "arguments"
     for word in words:
-        if re.match("--?[A-Za-z]", word):  # Neither a number below zero nor a dash alone.
+        # A number below zero is no name of an option, and neither is a dash alone.
+        if re.match("--?[A-Za-z]", word):
             name, _, word = word.partition("=")
         values[name] += [word] if word else []
         if word:  # Later words without a dash belong to no option.

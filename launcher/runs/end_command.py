@@ -239,7 +239,7 @@ def run_command(
             bufsize=0,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:  # ValueError: a zero byte
+    except (OSError, ValueError) as error:  # ValueError: a word contains a zero byte.
         said = [f"it cannot be started: {error}"]
     else:
         said = _wait(process, is_interrupted)

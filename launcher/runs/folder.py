@@ -106,7 +106,7 @@ def adopt_run(run: Run, agents: Sequence[int], batch: BatchJob | None) -> None:
     Raises:
         LaunchError: The folder cannot be written.
     """
-    # See `create`.
+    # As in `create`, what the umask denies to this user is dropped.
     os.umask(os.umask(0o077) & 0o077)
     try:
         os.makedirs(run.paths.logs, 0o700, exist_ok=True)

@@ -114,7 +114,7 @@ def receive_files(stream: IO[bytes], root: str) -> Iterator[None]:
     os.mkdir(f"{root}/logs")
     sizes = Counter[str]()
     while line := stream.readline(_MAX_HEADER_BYTES):
-        if line == b"\n":  # The end of a round.
+        if line == b"\n":  # A round has ended.
             yield
             continue
         header = re.fullmatch(_HEADER_PATTERN.encode(), line)

@@ -31,6 +31,7 @@ def main() -> NoReturn:
     os.dup2(2, 1)
     try:
         targets = json.loads(sys.stdin.readline())
+        # A copy may take hours or hang, so a thread notices meanwhile that the launcher is gone.
         threading.Thread(target=_end_with_launcher, daemon=True).start()
         _copy(targets, lambda **fields: print(json.dumps(fields), file=output, flush=True))
         os._exit(0)

@@ -35,6 +35,7 @@ def main(urls: Sequence[str], seconds: float) -> None:
         except StorageError as error:
             errors[index] = str(error)
 
+    # Each URL gets a thread, because a store that does not answer may block its thread for minutes.
     threads = [threading.Thread(target=reach, args=[index], daemon=True) for index in range(len(urls))]
     until = time.monotonic() + seconds
     for thread in threads:

@@ -526,7 +526,8 @@ def _store(url: str) -> Tuple[Any, str]:
     if files is None:
         options: Dict[str, Any] = dict(_HDFS_OPTIONS) if scheme in urls.HDFS else {}
         try:
-            # fsspec itself keeps one for each thread, and calls run in many.
+            # fsspec itself keeps one for each thread, and calls run in many. The path is that of this URL
+            # alone, so it is not kept.
             files, _ = fsspec.url_to_fs(url, skip_instance_cache=True, **options)
         except (ImportError, ValueError) as error:
             raise StorageError(url, f"cannot be used: {_first_line(url, error)}") from error
@@ -644,6 +645,7 @@ def _bounded(call: Callable[[], _T], seconds: float) -> _T:
         except BaseException as error:  # noqa: BLE001 - the other thread raises it
             future.set_exception(error)
 
+    # Libraries may block without a time limit, so another thread calls them, and this one only waits.
     threading.Thread(target=run, name="storage", daemon=True).start()
     try:
         return future.result(seconds)

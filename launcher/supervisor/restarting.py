@@ -47,7 +47,8 @@ def restart_after_failure(
     - A task that starts again anyway, with the restart of another task, needs no restart of its own.
     - A failure that certainly or perhaps follows from that of another task leads to a restart that does not
       count against ``--restarts``. If it is not certain, the last output of the task decides later.
-    - Any other failure leads to a restart that counts, unless its exit code shows that a restart is useless.
+    - Any other failure leads to a restart that counts against it, unless the exit code shows that a restart
+      is useless.
 
     Args:
         state: The state of the job.
@@ -142,8 +143,8 @@ def _suspects(state: JobState, record: TaskRecord, failed_at: float) -> set[Task
     """Return the tasks whose failures, shortly before, may have made this task fail.
 
     Only the output of the task shows whether they did, and all of it has arrived only when the task is gone.
-    Only failures that count are causes, so two tasks that fail because of each other do not start again for
-    ever.
+    Only failures that count against ``--restarts`` are causes, so two tasks that fail because of each other
+    do not start again for ever.
 
     Args:
         state: The state of the job.
@@ -182,7 +183,7 @@ def _resolve_suspects(state: JobState, restart: Restart, record: TaskRecord, fai
         restart.caused_by = state.tasks.names(culprits)
     elif refusal := state.restart_policy.refusal(record.task, record.current.status):
         return refusal
-    else:  # The failure has a cause of its own, so it counts, which was not sure before.
+    else:  # The failure has a cause of its own, so it counts against --restarts.
         restart.number = state.restart_policy.count_restart(record.task)
         state.tasks.failed_at[record.task] = failure.at
     restart.unshown_notice = describe.restart(state, restart, record, failure)

@@ -357,7 +357,7 @@ class Engine:
             for fields in (line.split("\t") for line in result.out.splitlines()):
                 # Other lines come from labels of other programs that contain a tab or a newline.
                 if len(fields) == len(labels) + 3:
-                    id, name, *values, _ = fields
+                    id, name, *values, _ = fields  # The last field is the dot.
                     present = {label: value for label, value in zip(labels, values, strict=True) if value}
                     found.append(EngineObject(kind, id=id, name=sanitize_host_text(name), labels=present))
         return found

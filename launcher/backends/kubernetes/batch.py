@@ -85,7 +85,7 @@ class KubernetesQueue(BatchQueue):
                 return Submission(f"its launcher runs in the pod {pod_name} of the namespace {namespace}")
             self.inspect([run])  # The launcher has ended, so this fetches its files.
             return Submission(code=code)
-        except BaseException:  # Ctrl-C, too.
+        except BaseException:  # This includes Ctrl-C.
             request.ignore_signals()
             pod.remove()
             raise
@@ -99,7 +99,7 @@ class KubernetesQueue(BatchQueue):
             runs: The runs. Those without a batch job are left out, too.
         """
         statuses: dict[str, BatchJobStatus] = {}
-        runs_by_kubectl: dict[Kubectl, list[Run]] = {}  # One for each context and namespace.
+        runs_by_kubectl: dict[Kubectl, list[Run]] = {}  # There is a Kubectl for each context and namespace.
         for run in runs:
             if run.batch is not None:
                 runs_by_kubectl.setdefault(_kubectl_of(run.batch), []).append(run)

@@ -122,11 +122,12 @@ class Kubectl(Record):
             suppress(OSError),
             subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=null, start_new_session=True) as process,
         ):
+            # Reading below blocks until kubectl prints a name or exits, so a timer ends it.
             timer = threading.Timer(seconds, process.kill)
             names = set()  # A name that was printed before changes nothing.
             try:
                 start(timer)
-                for name in process.stdout or ():  # One line for each.
+                for name in process.stdout or ():  # kubectl prints a line for each.
                     names.add(name)
                     if len(names) >= count:
                         break

@@ -425,7 +425,8 @@ class KubernetesAllocation(Allocation):
                 return
             pods_by_job = {}
             for pod in self.kubectl.items("pods", self.selector_option, limit=limit):
-                for owner in pod["metadata"].get("ownerReferences", ()):  # The Job that made the pod.
+                # The only owner of a pod is the Job that made it.
+                for owner in pod["metadata"].get("ownerReferences", ()):
                     pods_by_job[owner["name"]] = pod
             self._existing_pods, self._pods_listed_at = pods_by_job, time.monotonic()
             self._last_seen_pods.update(pods_by_job)

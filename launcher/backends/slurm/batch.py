@@ -223,6 +223,7 @@ def notice_of_limit(job: SlurmJob, seconds: float) -> Iterator[None]:
             # The administrator may change the limit, so Slurm is asked again now and then.
             pause = min(max(seconds_left - notice_seconds, 0.0), _MAX_POLL_SECONDS)
 
+    # The thread asks Slurm now and then how much time is left, while the job runs in the caller.
     thread = start_function(watch, name="time limit")
     try:
         yield

@@ -286,7 +286,7 @@ class SlurmJob:
         nodes: list[str] = []
         for component, node_list in node_lists:
             found: list[str] = []
-            if re.fullmatch(r"\w[\w.,\[\]-]*", node_list):  # A list such as node[1-3],node7.
+            if re.fullmatch(r"\w[\w.,\[\]-]*", node_list):  # It is a list such as node[1-3],node7.
                 with asking("scontrol", "show", "hostnames", node_list) as answer:
                     meanwhile()
                     found = answer().split()

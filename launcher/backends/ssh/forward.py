@@ -72,7 +72,7 @@ class Forward:
         """Accept connections to the port, and serve each in a thread, until `close`."""
         while not self._joined.closing.is_set():
             try:
-                sock, _ = self._listener.accept()
+                sock, _ = self._listener.accept()  # Which client of this machine it is does not matter.
             except OSError:  # `close` was called, or no descriptor is left.
                 self._joined.closing.wait(_RETRY_PAUSE_SECONDS)
                 continue

@@ -121,7 +121,7 @@ class SshChannelPipe:
         """Wait for the program to exit, and return its status. None if it was killed, or is still running."""
         if not self._channel.status_event.wait(seconds):
             return None
-        status = self._channel.recv_exit_status()  # Below 0 if the server sent none.
+        status = self._channel.recv_exit_status()  # It is below 0 if the server sent none.
         return status if status >= 0 else None
 
     def stderr(self) -> str:

@@ -125,7 +125,7 @@ def _run(argv: list[str]) -> int:
 
 def _report_unwritable(error: Exception) -> None:
     """Tell the user on stderr that the output cannot be written, if stderr can be."""
-    with suppress(OSError):  # stderr cannot be written either
+    with suppress(OSError):  # It fails if stderr cannot be written either.
         os.write(2, f"launch: cannot write the output: {error}\n".encode())
 
 

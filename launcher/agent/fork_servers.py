@@ -164,7 +164,7 @@ class ForkServers:
             return _ForkServer(command, pid=0, link=None)
         finally:
             theirs.close()
-        # So it is not taken for a process that a task has left behind.
+        # This process belongs to the agent, and must not be taken for one that a task has left behind.
         self._task_processes.own_children.add(pid)
         started = _ForkServer(command, pid, ours)
         ours.setblocking(False)

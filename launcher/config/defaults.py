@@ -64,8 +64,8 @@ def _read(path: str, sections: Sequence[FileSection], users: Collection[int]) ->
         text, faults = read_text(path, "file of defaults", JobError), FaultList(shown)
     except JobError as error:
         return FileContent(faults=error.faults)
-    # Without this word the file contains no defaults, and faults in the tables of other programs do not
-    # matter.
+    # The last name of the table of launch must be in the text. Without it the file contains no defaults, and
+    # faults in the tables of other programs do not matter.
     if table and table[-1] not in text:
         return None
     node = parse_toml(text, table, faults)

@@ -140,6 +140,7 @@ def _read_files(words: LaunchWords, engine: str) -> tuple[FileContent, FileConte
     """
     options, file = words.settings, FileContent()
     roles: dict[str, Any] = {name: {"count": count} for name, count in counts_of(options).items()}
+    # A program that starts launch, such as the Python API, passes the roles as JSON in a file without a name.
     descriptor = options[table.ROLES_FD]
     if descriptor is not None:
         with open(descriptor, encoding="utf-8") as stream:

@@ -55,6 +55,7 @@ class _SignalForwarder:
 
     def __call__(self, number: int, _: object) -> None:
         """Pass a signal on. Python calls it as the handler of that signal."""
+        # Both become SIGTERM. Of these two, only the one that came first is passed on.
         if number in (signal.SIGHUP, signal.SIGTERM):
             self._sigterm_is_for = self._sigterm_is_for or number
             if self._sigterm_is_for != number:

@@ -70,6 +70,7 @@ class Display:
         self.event_buffer = self._files.event_buffer
         #: The renderer for stdout: the console, or that of ``--json``.
         self._console = _console(options, show, self.writer, tmux)
+        # A program that has started launch, such as the Python API, reads the events from this pipe.
         events_fd = settings[table.EVENTS_FD]
         event_pipe = None if events_fd is None else EventPipe(events_fd)
         renderers = (self._files, tmux, self._console, event_pipe, background)

@@ -57,7 +57,11 @@ class Background(Renderer):
         self._not_started = {placed.task for placed in run_info.placement.tasks}
 
     def on(self, event: DisplayEvent) -> None:
-        """Tell the command when the last task has started for the first time."""
+        """Tell the command when the last task has started for the first time.
+
+        A zero byte says so. Before it the command has got the folder and the name of the run, each with a
+        zero byte at its end.
+        """
         # A task has a pid once its process runs.
         if isinstance(event, TaskMoved) and event.pid is not None and self._not_started:
             self._not_started.discard(event.task)

@@ -118,6 +118,7 @@ class Tmux(Renderer):
         self._run("bind", "-n", "C-c", "run-shell", "-b", f"kill -INT {os.getpid()}")
         if self._attach:
             try:
+                # This process of tmux shows the session on the user's terminal while launch runs the job.
                 self._client = subprocess.Popen([*self._command, "attach"])
             except OSError as error:
                 raise LaunchError(f"tmux cannot be started: {why_not_started(error)}") from error

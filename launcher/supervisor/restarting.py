@@ -524,8 +524,10 @@ def _can_restart_after_loss(state: JobState, host: HostRecord) -> bool:
     """Return whether the tasks of a lost host may start again: the job runs, and the policy allows it."""
     if state.phase is not Phase.RUNNING or state.failure is not None or not host.main_tasks:
         return False
-    if state.tasks.are_deciding_dismissed():  # The job ends as soon as they have.
+    # If the user has stopped all tasks that decide when the job is done, it is over when they have ended.
+    if state.tasks.are_deciding_dismissed():
         return False
+    # The state has None for this time if tasks of a lost host can never start again.
     can_recover = state.seconds_until_tasks_ended is not None
     return can_recover and state.restart_policy.allows_restart([record.task for record in host.main_tasks])
 

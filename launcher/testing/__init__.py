@@ -12,7 +12,7 @@ so this module must import nothing until one of its names is used.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers read it as True
+TYPE_CHECKING = False  # Type checkers read it as True.
 
 if TYPE_CHECKING:
     from launcher.testing.cluster import Cluster

@@ -455,7 +455,7 @@ class Task(_Waits):
 
         In the log a line of launch, the `attempt_mark`, precedes each attempt but the first.
         """
-        last = self.attempt  # the log may already contain a later attempt
+        last = self.attempt  # The log may already contain a later attempt.
         printed = self.raw.rpartition(attempt_mark(last))[2].partition(attempt_mark(last + 1))[0]
         return printed.decode("utf-8", "replace").splitlines()
 

@@ -49,7 +49,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     yield value
     leftovers = value.close()
     for job in value.jobs:
-        request.node.user_properties.append(("run_dir", str(job.run_dir)))  # for reports such as JUnit's XML
+        # Reports such as JUnit's XML contain this property.
+        request.node.user_properties.append(("run_dir", str(job.run_dir)))
     if leftovers and value.passed:  # A test that has failed has a better reason.
         pytest.fail("\n".join(leftovers), pytrace=False)
 

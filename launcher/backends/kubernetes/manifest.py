@@ -102,6 +102,7 @@ def launcher_options(options: KubernetesOptions, tasks: int) -> KubernetesOption
         tasks: The number of tasks of the job.
     """
     user_spec = options.pod.get("spec", {})
+    # A template with several containers was refused.
     (user_container,) = user_spec.get("containers", [{}])
     # A quota of the namespace may require limits of every pod.
     limits = {"memory": f"{_LAUNCHER_MEMORY_MEBIBYTES + _TASK_MEMORY_MEBIBYTES * tasks}Mi", "cpu": "1"}

@@ -633,6 +633,7 @@ class ReconnectingLink:
             """End the link, with this reason or with the error of the other thread."""
             raise _LinkClosed(reason.result())
 
+        # The reason may have to be asked of a queue or a cluster, for which the loop must not wait.
         self.loop.run_in_thread(
             lambda: program.exit_reason(why), lambda reason: self._step(lambda: on_found(reason))
         )

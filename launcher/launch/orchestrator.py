@@ -422,13 +422,16 @@ class Orchestrator:
         self._connections.send(replace(command, env={**command.env, **mark}))
 
     def _start_agent(self, command: commands.StartAgent) -> None:
-        """Start a new agent on a lost host. Another thread waits for the host."""
+        """Start a new agent on a lost host. Another thread waits for the host, while the loop goes on."""
         assert self._recovery is not None  # Without it the supervisor never lets a lost host be recovered.
         recover = partial(self._recovery.recover, command.host)
         self._loop.run_in_thread(recover, partial(self._on_recovery, command.host))
 
     def _save(self, command: commands.SaveResults) -> None:
-        """Copy the results of tasks in another thread, and let the tasks start again when that is done."""
+        """Copy the results of tasks in another thread, and let the tasks start again when that is done.
+
+        Copying may take minutes, in which the loop must go on to serve the agents.
+        """
         assert self.plan is not None  # Tasks have run before.
 
         def start_again(saving: Future[None]) -> None:

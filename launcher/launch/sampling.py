@@ -104,6 +104,7 @@ class Sampling:
             for host, event in self._waiting.items()
         ]
         self._waiting = {}
+        # The writer searches the logs of all tasks for steps, for which the loop must not stand still.
         self._loop.run_in_thread(lambda: writer.write(measurements), partial(self._on_written, writer))
 
     def _on_written(self, writer: SampleWriter, written: Future[None]) -> None:

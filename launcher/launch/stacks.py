@@ -73,6 +73,7 @@ class StackTaker:
             if wanted := {task: pid for task, pid in on_host.items() if task not in self.taking}:
                 self.taking.update(wanted)
                 self._waiting.append((host, wanted))
+        # The program has megabytes, so a thread reads and compresses it while the loop goes on.
         self._loop.run_in_thread(read_program, self._on_program)
 
     def groups(self, tasks: Iterable[TaskId]) -> list[Stacks]:

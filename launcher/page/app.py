@@ -100,6 +100,7 @@ class PageApp:
     async def _graphs(self, request: Request) -> Response:
         """Answer with the graphs of the run, from the moment ``since`` on if the address contains one."""
         since = _number(request, "since") or 0
+        # Drawing takes long, so a thread does it, while this one serves other requests.
         drawn = await run_in_threadpool(graphs, self._view.samples, since)
         return JSONResponse({"graphs": [as_dict(graph) for graph in drawn]})
 

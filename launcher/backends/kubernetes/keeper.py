@@ -57,6 +57,7 @@ def keep(arguments: dict[str, Any]) -> int:
     _free_stdin()
     environ = _write_files(arguments)
     argv, run_folder = arguments["launcher"], arguments["run"]
+    # The launcher runs beside this process, which keeps the files in the pod after the end of the launcher.
     launcher = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
     )

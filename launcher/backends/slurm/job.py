@@ -494,6 +494,7 @@ def allocated(words: Sequence[str], name: str, ignore_signals: Callable[[], None
     argv = ["/bin/sh", "-c", _HOLDER_SCRIPT, "launch", label, *words, *our_options]
     with tempfile.TemporaryFile() as stderr:
         try:
+            # The holder keeps the job for as long as this launch uses it.
             pipe = subprocess.PIPE
             holder = subprocess.Popen(
                 argv, stdin=pipe, stdout=pipe, stderr=stderr, env=outer_environment(), start_new_session=True

@@ -233,7 +233,7 @@ def _other_failure(task: TaskReport, failure: Failure, exception: str, paths: Ru
     host = "" if host_is_clear else f" on {task.host}"
     # The reason why a task could not be started may be long, so it is not repeated.
     if task.started_at is None and failure.text.endswith(task.detail):
-        return f"{task.task}{host} (the same)"
+        return escape_controls(f"{task.task}{host} (the same)")
     # The detail may contain text of the user's program, which must not control the terminal.
     same = ", the same exception" if exception and exception_of(task.task, paths) == exception else ""
     return escape_controls(f"{task.task}{host} ({task.detail}{same})")

@@ -28,7 +28,7 @@ PRELOADED: dict[str, Any] = {"preload": "tensorflow", "env": {"TF_CPP_MIN_LOG_LE
 
 #: Prints the records that this task gets of each pattern of a JSON file.
 PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 from launcher.data import tf_dataset
 
 def records(names, lines):
@@ -39,7 +39,12 @@ def records(names, lines):
 
 task = os.environ.get("JOB_NAME", "none") + "-" + os.environ.get("TASK_INDEX", "")
 found = {name: records(*case) for name, case in json.load(open("cases.json")).items()}
-json.dump(found, open(f"found-{task}", "w"))
+with open(f"new-{task}", "w") as file:
+    json.dump(found, file)
+os.replace(f"new-{task}", f"found-{task}")
+# When the chief has exited, the job is done, and these are stopped.
+while task == "chief-0" and not all(map(os.path.exists, ("found-ps-0", "found-evaluator-0"))):
+    time.sleep(0.05)
 """
 
 

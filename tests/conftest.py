@@ -511,8 +511,8 @@ def at_the_end(script: str, *words: str, **environ: str) -> Iterator[None]:
     """
     # It waits by what the shell itself has: a child of it could begin during a test, and look like its own.
     process = subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r _; {script}", *words], env={**os.environ, **environ}, stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        ["/bin/sh", "-c", f"read -r _; {script}", *words], env={**os.environ, **environ},
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
         yield

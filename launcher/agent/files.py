@@ -380,9 +380,10 @@ def _remove_abandoned_runs() -> None:
 def _is_abandoned(mark: str) -> bool:
     """Return whether a mark is old, and the process that made it has provably ended.
 
-    Such a mark is in the folder of each run that is not over. If the end is proven, the tasks on the machine
-    of that process can be seen from here. A mark of an earlier version names only a machine, so it never
-    counts as abandoned.
+    A mark is a file in the folder of a run, which each host that uses the folder has left there. The end of a
+    process can be proven only if it ran on this machine. Tasks that it may have left behind would then be on
+    this machine, too, where `_process_using` finds them. A mark of an earlier version names only a machine,
+    so it never counts as abandoned.
 
     Args:
         mark: The path of a mark that `_use` has made. It contains the identity of the process that made it.
@@ -438,6 +439,7 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
     for tree in arguments["trees"]:
         if tree["remote"] is None:
             path, kept_tree = f"{run_folder}/{tree['name']}", f"{_cache_path()}/trees/{tree['key']}"
+            # Launches that copy the same folder wait here for each other.
             with _locked(kept_tree):
                 # Another host with the same home folder may have updated the tree already.
                 current = path if os.path.isdir(path) else kept_tree
@@ -448,9 +450,10 @@ def receive(pipe: _LauncherPipe, arguments: Any) -> List[str]:
                 os.rename(current, path)
         else:
             path = os.path.realpath(_resolved(str(tree["remote"])))
-            # This is checked twice, because even a lock must not be made beside a folder that stays as it is.
+            # The lock is a file beside the folder, so before it is made, the folder must be one to replace.
             _check_replaceable(path)
             with _locked(path):
+                # The folder may have changed while this process waited for the lock.
                 _check_replaceable(path)
                 _update(pipe, path)
         paths.append(path)

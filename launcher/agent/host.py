@@ -75,7 +75,8 @@ def _ipv4_addresses() -> List[str]:
 def own_addresses() -> List[str]:
     """Return the IPv4 and IPv6 addresses by which other hosts may reach this one.
 
-    Loopback and link-local addresses are left out.
+    Loopback addresses are left out, and so are link-local ones of IPv6, which can be used only together with
+    the name of an interface. Those of IPv4 (169.254.0.0/16) need none.
     """
     # An address may belong to several interfaces.
     unique = dict.fromkeys(_ipv4_addresses())

@@ -91,18 +91,28 @@ def this_process() -> ProcessIdentity:
 
 
 def fate_of(owner: ProcessIdentity) -> Fate:
-    """Return whether a process is alive or dead. Without a proof of either, its fate is unknown."""
+    """Return whether a process is alive or dead. Without a proof of either, its fate is unknown.
+
+    A process that is not alive here has run during another boot, in another pid namespace of this boot
+    (such as that of a container), or in the pid namespace of this process. Each case has a proof of its own.
+
+    Args:
+        owner: The process. What it has made carries its identity, so it is called the owner.
+    """
     if is_alive(owner):
         return Fate.ALIVE
     if owner.boot_id != _boot_id():
-        # It is dead if this machine has seen that boot, and runs another one now. A file of boots that other
-        # machines write, too, does not prove that.
+        # The owner is dead if this machine has seen the owner's boot, because it runs another boot now. The
+        # file of seen boots proves that only if no other machine writes to it.
         is_dead = _is_of_this_machine(owner) and _is_remembered(owner) and _boots_are_local()
     elif owner.pid_namespace != _pid_namespace():
-        # The pids of another namespace mean nothing here. If it has no process at all, this one is dead, too.
+        # The pids of another namespace mean nothing here. If no process is left in it, the owner is dead. The
+        # machine is not compared: a container may have another machine id than the host it runs on.
         is_dead = _is_without_processes(owner.pid_namespace)
     else:
-        # During this boot, in this namespace, a process of this machine would have to be found.
+        # On this machine `is_alive` would have found the owner. But a virtual machine that is cloned while it
+        # runs has the same boot and namespace as its clone. If the machine ids differ, the owner may run
+        # in the clone.
         is_dead = _is_of_this_machine(owner)
     return Fate.DEAD if is_dead else Fate.UNKNOWN
 

@@ -180,7 +180,8 @@ class Spawner:
         Raises:
             LaunchError: The program cannot be run. The error contains the exit code of such a task.
         """
-        # A Python of a virtual environment finds its packages by argv[0], so that gets the whole path, too.
+        # ``~`` stands for the home folder. It is replaced in argv[0] itself, and not only in the path that is
+        # looked up below, because a Python of a virtual environment finds its packages by argv[0].
         argv = [os.path.expanduser(argv[0]), *argv[1:]]
         # Later variables replace earlier ones: the agent's, those of the task, those of the environment.
         environment: Dict[str, str] = {**self._environment, **extra}

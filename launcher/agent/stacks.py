@@ -53,7 +53,7 @@ def take(arguments: Mapping[str, Any]) -> int:
     """
     until = time.monotonic() + arguments["seconds"]
     try:
-        program = _receive(arguments)
+        program = _receive_py_spy(arguments)
         # py-spy, which prints to a file, inherits this limit. Our own output goes to a pipe, which has none.
         resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_PRINTED_BYTES, _MAX_PRINTED_BYTES))
         pids = {task: _pythons_of(pid) for task, pid in arguments["tasks"].items()}
@@ -69,8 +69,15 @@ def take(arguments: Mapping[str, Any]) -> int:
     return 0
 
 
-def _receive(arguments: Mapping[str, Any]) -> int:
-    """Return the descriptor of a file in memory that contains the program of py-spy.
+def _receive_py_spy(arguments: Mapping[str, Any]) -> int:
+    """Read the compressed program of py-spy from stdin, to which the launcher sends it.
+
+    Args:
+        arguments: ``machine``, the processor for which the program is, as uname names it. ``size``, the
+            compressed size in bytes. ``sha256``, the checksum of the program.
+
+    Returns:
+        The descriptor of a file in memory that contains the program, from which it can be run.
 
     Raises:
         LaunchError: The program is for another processor, or has not arrived as it was sent.
@@ -89,7 +96,7 @@ def _receive(arguments: Mapping[str, Any]) -> int:
     fd = memory_file("py-spy")
     with open(fd, "wb", closefd=False) as file:
         file.write(program)
-    # A program cannot be run while it can be written to.
+    # A program cannot be run while a descriptor is open by which it can be written to.
     read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     os.close(fd)
     return read_only

@@ -132,9 +132,10 @@ class TFCluster:
     InputMode = InputMode
 
     def __init__(self, nodes: _ClusterTasks) -> None:
-        """Keep the tasks, which were started. The exit of the program kills them if they still run."""
+        """Make the cluster of tasks that run already."""
         self._nodes = nodes
-        # `_close` removes it. What is left at the exit of the program is stopped by `_end_forgotten`.
+        # `_close` removes the cluster from this set. When the program exits, `_end_forgotten` kills the tasks
+        # of all clusters that are still in it.
         _open_clusters.add(self)
 
     def __repr__(self) -> str:

@@ -137,8 +137,9 @@ class Driver:
         # The user's own descriptor counts even if the launch is quiet. What is piped is shown by a thread.
         output = subprocess.DEVNULL if self.quiet else subprocess.PIPE
         output = output if self.output is None else self.output
-        # The launcher inherits one end of each pipe. The copies of its ends are closed here in any case, and
-        # the other ends only if it does not start.
+        # The launcher inherits one end of each pipe. This process closes its copies of those ends in any case
+        # (`theirs`), and its own ends only if the launcher does not start (`ours`). The reading end is first
+        # in the arguments and in the result of `_pipe`.
         with ExitStack() as theirs, ExitStack() as ours:
             events, events_in = _pipe(ours, theirs)
             lifeline, lifeline_in = _pipe(theirs, ours)

@@ -137,7 +137,7 @@ def _slurm(options: LaunchOptions, spec: JobSpec, name: str) -> tuple[ExportedJo
     roles = tuple(replace(role, gpus=None) for role in spec.roles)
     spec = replace(spec, roles=roles, python=python, venv=None)
     # The script finds out the nodes and ports when it runs. This host and this port only stand in for them.
-    job = export_plan(spec, [Host("node")], 1, name)
+    job = export_plan(spec, [Host("node")], port=1, name=name)
     return job, slurm.batch_script(job, words)
 
 

@@ -92,10 +92,12 @@ def run(settings: Settings) -> int:
 
         with _viewed(target_run) as view:
             _write(page, report_html(view, target_run.paths.root))
-    # The file of --junit is written here. So without the files of the run, a copy of them is read below.
+    # If the files of the run are on the machine of its launcher, that machine runs this command. But it could
+    # not write the file of --junit to this machine. With --junit a copy of the files is read here instead, as
+    # it was above for the page of --html.
     if file is None or shares_files(target_run):
         words = ["report", *([JSON.flag] if settings[JSON] else []), target_run.paths.root]
-        # If the files of the run are not here, the machine of its launcher runs this command.
+        # The result is None if the files of the run are on this machine.
         if (code := show_there(target_run, *words, follow=False)) is not None:
             return code
     with _viewed(target_run) as view:

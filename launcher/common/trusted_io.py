@@ -35,7 +35,8 @@ def open_regular(path: str, links: bool = True) -> BinaryIO:
         OSError: The file does not exist, or is not a regular file.
     """
     mode = os.stat(path, follow_symlinks=links).st_mode
-    # This is checked twice: opening some devices has effects, and another user may replace the file between.
+    # This is checked before the file is opened, because opening some devices has effects. It is checked again
+    # afterwards, because another user may have replaced the file between the two checks.
     if stat.S_ISREG(mode):
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         file = os.fdopen(os.open(path, flags), "rb")

@@ -266,7 +266,7 @@ def _is_ipv6(text: str) -> bool:
 
 # ---------------------------------------------------------------------- keys
 
-ENV = KeySpec("env", schema.named(values.env_name), "Environment variables of the tasks.")
+ENV = KeySpec("env", schema.named_texts(values.env_name), "Environment variables of the tasks.")
 WORKDIR = KeySpec("workdir", single(values.one_line), "The folder that the tasks run in.")
 PYTHON = KeySpec("python", single(values.program_path), "The Python that runs .py files and modules.")
 _VENV = "The Python environment of the tasks: a name of launch prepare or of conda, or a folder."

@@ -225,8 +225,9 @@ class _JobFileReader:
     def content(self) -> FileContent:
         """Return the roles and settings of the file with its notes, or its faults."""
         roles = self._roles()
-        # A section may also name a role without tasks. If there are no roles, that is a fault. Sections may
-        # then name any role, so that the same mistake leads to no further faults.
+        # A section may name each role that is written in the file, even one without tasks. If the file has no
+        # roles, `_roles` has added a fault. With empty `role_names` sections may name any role, so that the
+        # same mistake leads to no further faults.
         role_names = tuple(self.top["roles"].value) if roles else ()
         level = file_level(self.top, self.sections, role_names, SourceKind.JOB_FILE, self.folder)
         roles = () if self.faults else roles
@@ -296,7 +297,8 @@ class _JobFileReader:
         count, sidecar = keys.get("count", 1), keys.get("sidecar")
         # The program is that of the role, or else the one at the top of the file.
         program_owner = keys if "command" in keys.nodes else self.top
-        # An unknown key may be a misspelt command:, and it is reported already.
+        # A role without tasks needs no program. An unknown key may be a misspelt command:, and it is reported
+        # already.
         if "command" not in program_owner.nodes and count and not (keys.misspelt or self.top.misspelt):
             expected = "expected command: in the role, or once for all roles"
             self.faults.add(line, f"role {quoted(name)} has no program", expected)
@@ -310,6 +312,7 @@ class _JobFileReader:
             expected = "expected a role with a name of your own: the job needs this one"
             keys.add("sidecar", f"{name} as a sidecar", expected)
         limits = self._limits(name, keys)
+        # These keys may not be given for a sidecar.
         for key in ("gpus", "drain", "restart", "retryable") if sidecar else ():
             if keys.get(key):
                 expected = "expected one of them: a sidecar has no GPU, is stopped with the job, and may fail"

@@ -249,11 +249,11 @@ def several(
     return values
 
 
-def named(read: Callable[[str], str]) -> Read:
-    """Return a reader of a mapping of names to texts, whose value is a tuple of pairs.
+def named_texts(read_name: Callable[[str], str]) -> Read:
+    """Return a reader of a mapping of names to texts, which makes a tuple of pairs (name, text) of it.
 
     Args:
-        read: Checks each name, or raises ``ValueError("expected ...")``.
+        read_name: Returns a name that it has checked, or raises ``ValueError("expected ...")``.
     """
 
     def texts(node: ConfigNode, label: str, faults: FaultList) -> Any:
@@ -263,8 +263,9 @@ def named(read: Callable[[str], str]) -> Read:
             return None
         pairs = []
         for name, value in node.value.items():
-            checked_name = faults.check(value.key_line, f"a name in {label}", name, read)
+            checked_name = faults.check(value.key_line, f"a name in {label}", name, read_name)
             pairs.append((checked_name, text_of(value, f"{label} {quoted(name)}", faults)))
+        # A name or text that is wrong has become None, and its fault was added.
         return tuple(pair for pair in pairs if None not in pair)
 
     return texts

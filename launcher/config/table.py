@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from launcher.config import values
 from launcher.config.documents import ConfigNode, FaultList
 from launcher.config.hostfile import names_file, read_host_list
-from launcher.config.schema import as_written, named, several, text_of
+from launcher.config.schema import as_written, named_texts, several, text_of
 from launcher.config.settings import (
     COMMAND_LINE,
     EVERYWHERE,
@@ -242,8 +242,9 @@ VARIABLES: Setting[tuple[str, ...]] = Setting(
     flags=("-x",), default=(), repeatable=True, masked=_without_value,
 )  # fmt: skip
 ENV: Setting[tuple[tuple[str, str], ...]] = Setting(
-    "env", str, "Environment variables of the tasks.", default=(), given_in=FILES, read=named(values.env_name)
-)
+    "env", str, "Environment variables of the tasks.", default=(), given_in=FILES,
+    read=named_texts(values.env_name),
+)  # fmt: skip
 PYTHON: Setting[str | None] = Setting(
     "python", values.program_path, "the Python that runs .py files (default: launch's own)", metavar="PATH",
     default=None, given_in=EVERYWHERE, path=_remote_name,

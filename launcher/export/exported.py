@@ -203,11 +203,11 @@ def fill_marks(text: str, quote: Callable[[str], str], reference: Callable[[str]
     """Replace the marked names in a text by what a file writes for them, such as ``$TASK_INDEX``.
 
     Args:
-        text: A text in which each name of a value that is known later stands between two NUL bytes.
-        quote: Returns the rest of the text, part by part, as the file must write it.
+        text: A text in which each name of a value that is known later stands between two `MARK` (NUL bytes).
+        quote: Returns the text before, between or after the names as the file must write it.
         reference: Returns how the file refers to the value with a name.
     """
-    # Each name has a mark on both sides, so every second part is a name.
+    # The text begins outside of the marks, so the parts with odd numbers are the names.
     parts = text.split(MARK)
     return "".join(reference(part) if number % 2 else quote(part) for number, part in enumerate(parts))
 

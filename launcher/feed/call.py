@@ -332,7 +332,8 @@ class Call:
         self.has_dropped_rows = False
         #: With equal batches, the tasks that have left a batch unfinished, with the reason.
         self.broken: dict[str, str] = {}
-        #: With equal batches, whether the rounds are fed once more when all tasks have started again.
+        #: With equal batches, whether the unfinished rounds are fed once more, because all tasks start again.
+        #: `FeedState` sets it, and `feed_rounds_again` clears it.
         self.should_feed_again = False
         #: The memory of all results that wait for the user's program, in bytes.
         self.result_bytes = 0

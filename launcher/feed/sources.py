@@ -147,7 +147,9 @@ def partitions(data: Iterable[Any]) -> FeedSource:
 
 
 def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
-    """Yield the pieces of the user's data, once for each epoch. Nothing is read before it is asked for.
+    """Return a generator of the pieces of the user's data, once for each epoch.
+
+    A piece is read only when the generator is asked for it.
 
     Args:
         data: The data, in a form that this module accepts.
@@ -155,8 +157,8 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
         epochs: The number of epochs, at least 1.
 
     Raises:
-        InputError: This is not data, or it cannot be read once for each epoch. With some data that is found
-            out only when they are read.
+        InputError: This is not data, or it can be read only once for several epochs. For some forms of data
+            the generator raises this, because only reading shows it.
     """
     source = source_of(data)
     if source.once and epochs > 1:
@@ -164,7 +166,7 @@ def pieces_of(data: Any, workers: int, epochs: int = 1) -> Generator[Piece]:
             f"data that can be read only once (an iterator) for {epochs} epochs",
             "a list, arrays, files, or callables that read it; or one epoch",
         )
-    # A generator expression, because this function must refuse bad data when it is called.
+    # With a ``yield`` in this function, even its check would run only when the first piece is asked for.
     return (piece for _ in range(epochs) for piece in source.pieces(workers))
 
 

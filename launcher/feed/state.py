@@ -186,8 +186,11 @@ class FeedState:
     def on_started(self, task: str, attempt: int) -> None:
         """Note that a task has started, for the first time or again.
 
-        If it has started again, no process of the tasks that start together with it is left. So with equal
-        batches all rounds can be fed once more. A round is one batch for each task.
+        With equal batches (``equal=``) all tasks receive the same number of batches, and a round is one batch
+        for each task. If all tasks are to start again together, `on_restarting` or `begin` has set
+        `should_feed_again`, and all unfinished rounds are fed once more. That is done here, when the first of
+        the tasks starts. It proves that no old process is left, because a task starts only after all of them
+        have ended.
 
         Args:
             task: The name of the task.
@@ -199,17 +202,19 @@ class FeedState:
             return
         if fed_task.link is not None and fed_task.link.attempt < attempt:
             self._end_link(fed_task, "it has started again")
-        # Without an end before it, this is the first start of the task, or one that is known already.
+        # The tasks whose old processes are gone. These are all tasks if the rounds are to be fed again, and
+        # otherwise this one. There are none if no end of this task is known: this is its first start, or a
+        # start that was noted before.
         restarted = [fed_task] if fed_task.ended is not None else []
-        # With equal batches all tasks start again together, and this is the first one of them.
         if self.call.should_feed_again:
             restarted = list(self.tasks.values())
         fed_task.ended, fed_task.attempt = None, attempt
         # What the old processes have said about rows does not hold for the new ones.
         for each in restarted:
             each.has_refused = each.has_returned = False
-        # The connections that are left belong to old processes. `feed_rounds_again` clears the flag, so the
-        # starts of the other tasks do not repeat this.
+        # No new process is connected yet: `on_connected` would have called this method first, and so cleared
+        # `should_feed_again` (by `feed_rounds_again`). So all connections that are left belong to old
+        # processes. Without the flag, the starts of the other tasks do not repeat this.
         if self.call.should_feed_again:
             for each in restarted:
                 self._end_link(each, "all tasks start again")

@@ -390,7 +390,8 @@ class _Sync:
             stream.put(FileData(data[start : start + _MESSAGE_BYTES]))
         # The answer contains one byte for each entry, which is 1 if the host needs it.
         needed = [*itertools.compress(tree.entries.values(), stream.get(FilesNeeded).data)]
-        self._transfer.add(sum(entry.size for entry in needed))
+        # The progress that the user sees counts only what is copied.
+        self._transfer.add(size=sum(entry.size for entry in needed))
         sources = ((f"{tree.request.folder}/{entry.path}", entry) for entry in needed)
         send_entries(stream, sources, self._note_problem)
         stream.put(FilesDone())

@@ -210,10 +210,12 @@ class Session:
         """
         if self.options.backend.shares_files:  # A misspelled program must not cost hours in a queue.
             check_all_programs_here(self.options)
+        # The backend calls `ignore` before it gives hosts back, if no signal may interrupt that.
         self.request = launch_request(self.options, self.run_name, self.interrupts.ignore)
         allocating = self.options.backend.allocate(self.options.backend_options, self.request)
         allocation = self.allocation_stack.enter_context(allocating)
-        if venv := self.options.spec.venv:  # It is the environment of hosts that name none themselves.
+        # The Python environment of ``--venv`` is that of all hosts that name no other one.
+        if venv := self.options.spec.venv:
             allocation.hosts = tuple(replace(host, venv=host.venv or venv) for host in allocation.hosts)
         # A launcher that a queue has started again continues the counts of attempts and restarts of the
         # launchers before it.
@@ -480,10 +482,15 @@ class Session:
         if not self.allocation.spec.policy.restarts:
             return None
         seconds = self.fleet.seconds_until_tasks_ended
+        # The supervisor waits for so long before it starts the tasks of a lost host elsewhere, because two
+        # attempts of a task must never run at once. It is None if these tasks cannot start again at all, as
+        # with Docker on other machines.
         if seconds is None:
             return None
-        # Tasks that move get the folders of their new hosts, so the planned placement has none. The present
-        # one contains only those standby hosts (with an agent, but no task) that have turned out to work.
+        # The folders of a task (the copies of ``--sync``, and that for its results) may have other paths on
+        # another host. So the supervisor moves tasks in a placement without folders, and then `complete` adds
+        # the folders and addresses on the new hosts. The standby hosts (with an agent, but no task) are those
+        # of the present placement, which contains only the ones that have turned out to work.
         placement = replace(self.placement_without_folders, standby=self.placement.standby)
         return Recovery(
             placement, with_folders=self.complete, seconds_until_tasks_ended=seconds, recover=self.recover

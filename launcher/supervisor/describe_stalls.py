@@ -129,6 +129,7 @@ def _advice(state: JobState, silent: Sequence[TaskRecord], *, otherwise: str) ->
         return otherwise
     cause = _awaited_tasks_advice(state, silent) or _ended_peers_advice(state)
     cause = cause or _lone_restart_advice(state, silent)
+    # A missing chief is only a guess: its advice is a question that ends with "else: ", so the rest follows.
     if not cause and _may_lack_chief(state, silent):
         return _NO_CHIEF_ADVICE + otherwise
     return cause or otherwise

@@ -251,9 +251,10 @@ class JobState:
         return self.moving_restart is not None and self.moving_restart.is_placing
 
     def can_plan(self) -> bool:
-        """Return whether the plan can be made as soon as all hosts hold their ports.
+        """Return whether the plan is to be made as soon as all hosts hold their ports, which it contains.
 
-        That is so before the first start, unless something has failed, and when tasks start on other hosts.
+        That is so before the first start of the tasks, unless something has failed and so ends the job. It is
+        so again when tasks start on other hosts, where they get other ports.
         """
         return self.is_placing or (self.phase is Phase.STARTUP and self.failure is None)
 

@@ -245,9 +245,10 @@ class Engine:
         return self.docker("--version").code != NOT_FOUND_STATUS
 
     def is_rootless(self) -> bool:
-        """Return whether the engine runs as its user, who is root in its containers.
+        """Return whether the engine runs as an ordinary user of its machine, and not as root.
 
-        This also checks the engine.
+        The root of its containers is then this ordinary user outside of them. This also checks the engine,
+        which answers only if it can be used.
 
         Raises:
             TransportError: The engine cannot be used.

@@ -138,10 +138,15 @@ class ContainerProgram(RemoteProgram):
     def exit_reason(self, said: str) -> str:
         """Return how the container ended, if that says more than the reason that the agent itself sent.
 
-        Only the end of an agent that can have no other connection tells that the container has ended.
+        Args:
+            said: The reason that the agent itself sent.
         """
+        # An agent that can be connected to again may outlive this command, whose end then says nothing about
+        # the container.
         reason = self._end_reason() if self._is_only_connection else ""
-        # Such a text says only that the agent exited or was killed, of which the agent itself knows more.
+        # The text begins with "the agent" (see `end_fault`) if it tells only that the agent exited, was
+        # killed or was cut off. The agent itself knows better why. Other texts are about the container or
+        # what runs it, of which the agent knows nothing.
         return said if not reason or reason.startswith("the agent ") else reason
 
 

@@ -14,13 +14,13 @@ from launcher.common.errors import Fault, JobError
 from launcher.config.documents import MAX_FAULTS, ConfigNode, FaultList, parse_yaml, quoted
 from launcher.config.hostfile import HOST
 from launcher.config.jobfile import ROLE
-from launcher.config.schema import KeySpec, by_role, key_table, named, read_mapping, several, single
+from launcher.config.schema import KeySpec, by_role, key_table, named_texts, read_mapping, several, single
 from tests.unit.config.answers import check_faults, faulty
 
 KEYS = key_table(
     KeySpec("one", single(str)),
     KeySpec("list", several(str, str.split)),
-    KeySpec("pairs", named(str)),
+    KeySpec("pairs", named_texts(str)),
     KeySpec("limit", by_role(single(int))),
 )
 

@@ -98,7 +98,7 @@ def test_a_job_that_runs(launch: Launch, open_page: OpenPage, program: str):
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()
     expect(page.locator("#verdict")).to_contain_text("stopped")
-    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop…", exact=True)).to_be_hidden()
     assert "taken over" not in page.title()
     job.wait(code=143)
 

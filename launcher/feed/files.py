@@ -29,8 +29,8 @@ from launcher.storage import store
 from launcher.storage.store import StorageError
 from launcher.storage.urls import is_url, missing_package, shown, url_fault
 
-#: Files that tasks read are cut into so many ranges for each worker, if these are not too small or large.
-#: There are many, so that a quicker worker can take more of them.
+#: The number of ranges for each worker into which files that tasks read are cut, unless a range would then be
+#: too small or too large. There are many, so that a quicker worker can take more of them.
 _RANGES_PER_WORKER = 16
 _MIN_RANGE_BYTES = 64 << 10
 _MAX_RANGE_BYTES = 32 << 20

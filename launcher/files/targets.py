@@ -1,7 +1,8 @@
 """Copies files of this machine to URLs: what ``--collect``, ``--output-to`` and ``--report`` name.
 
 A process of its own does it (`launcher.storage.copy_out`), because the packages below fsspec have threads,
-take time to import, and may hang. It ends when the user does not want to wait, or nothing moves any more.
+take time to import, and may hang. It is ended when the user presses Ctrl-C, or when no byte has been
+copied for a long time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from launcher.files.transfer import FileTransfer
 from launcher.itself import program_command
 from launcher.storage.urls import shown
 
-#: So long nothing may move. A store that does not answer is tried for less time.
+#: The copy is given up when no byte was copied for this time, which is longer than a store is tried again.
 _STALL_SECONDS = 180.0
 _POLL_SECONDS = 0.05
 _READ_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ def _run(transfer: FileTransfer, targets: Sequence[FileTarget], place: str) -> d
     """Run the process, and return the last of what it tells.
 
     Raises:
-        TransportError: It has failed, nothing moves any more, or the user does not want to wait.
+        TransportError: It has failed, no byte was copied for a long time, or the user does not want to wait.
     """
     pipe = SubprocessPipe(place, program_command("launcher.storage.copy_out"))
     try:

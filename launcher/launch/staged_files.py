@@ -48,7 +48,7 @@ class _SideTransfers:
         #: Held during a transfer.
         self._lock = threading.Lock()
         self._last: FileTransfer | None = None
-        #: Whether no transfer can do anything any more.
+        #: Whether `end` was called, so that every transfer fails.
         self._are_over = False
 
     @contextmanager

@@ -39,7 +39,7 @@ class TimeAxis(Record):
 
 
 class Line(Record):
-    """A line of a drawing: that of one task, or one of a role with many tasks."""
+    """A line of a drawing. It stands for one task, or for all tasks of a role that has many."""
 
     name: str
     #: Classes of the template.

@@ -111,7 +111,7 @@ class RunView(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over, so nothing changes any more."""
+        """Whether the run is over, so that its view stays as it is."""
         return self.state in (RunState.ENDED, RunState.DIED)
 
     @property

@@ -20,7 +20,7 @@ from launcher.storage.urls import joined, scheme_of, shown
 
 #: How long this process may live on after it is asked to end.
 _CLEANUP_SECONDS = 1
-#: So many of the files that were not copied are named.
+#: How many of the files that were not copied are named at most.
 _MAX_NAMED = 20
 
 

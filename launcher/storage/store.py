@@ -24,8 +24,9 @@ from launcher.common.record import Record
 from launcher.storage import urls
 
 _T = TypeVar("_T")
-#: Makes a call within so many seconds, and returns what it returns. The last argument says whether success
-#: means that the store answers, which is not so as long as a library only gathers what it will send.
+#: Calls a function and returns its result. The second argument is the time limit in seconds. The third one
+#: says whether a success proves that the store answers. A library that only gathers bytes to send proves
+#: nothing.
 _Bounded = Callable[[Callable[[], Any], float, bool], Any]
 
 #: For how long something that fails is tried again, since it last worked.
@@ -234,7 +235,7 @@ def open_url(url: str, start: int = 0, size: Optional[int] = None) -> io.Buffere
         size: About how many bytes will be read, so that few others are fetched. None for all of the file.
     """
     most = _BUFFER_BYTES if urls.scheme_of(url) in urls.HDFS else _REQUEST_BYTES
-    # So that the last of the pieces is not much larger than what is read of it.
+    # All pieces are about equally large, so that little is fetched beyond the range.
     pieces = 1 if size is None else max(1, round(size / most))
     return io.BufferedReader(_UrlFile(url, start), (most if size is None else size // pieces) + _MORE_BYTES)
 
@@ -299,7 +300,7 @@ class _UrlFile(io.RawIOBase):
         return len(data)
 
     def _read(self, size: int) -> Tuple[bytes, Any]:
-        """Read at most so many bytes at the present position, once.
+        """Read up to `size` bytes at the present position. This is one attempt.
 
         Returns:
             The bytes, and the file of the library from which the next ones can be read.
@@ -568,8 +569,8 @@ def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
 
     Args:
         url: The URL, for messages.
-        work: Is given what makes a call within so many seconds. That is less after a failure: all attempts
-            together must not take much longer than the patience, since a call last succeeded.
+        work: The calls. Its argument makes each of them with a time limit. After a failure the limit is
+            shorter, so that all attempts together take little longer than the patience.
         patience: For how long all of it is tried again, in seconds.
     """
     succeeded, wait = time.monotonic(), 0.2
@@ -595,7 +596,8 @@ def _retried(url: str, work: Callable[[_Bounded], _T], patience: float) -> _T:
             if isinstance(error, TimeoutError) and earlier is not None:
                 failure = earlier  # It says more.
             earlier = failure
-            # A file that fails again and again at the same place is not written for ever.
+            # The first failure sets the deadline. Later successes do not move it: a file that always fails at
+            # the same place would otherwise be written again without end.
             deadline = succeeded + patience if deadline is None else deadline
             if failure.is_final or time.monotonic() + wait > deadline:
                 why = failure if failure is error else _no_host(url) or failure

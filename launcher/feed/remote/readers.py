@@ -164,10 +164,10 @@ class CsvReader(FileReader):
         return itemgetter(*places) if len(places) > 1 else lambda fields: (fields[places[0]],)
 
     def _records(self, count: int) -> Generator[list[list[str]], None, None]:
-        """Yield the fields of each line that is not empty, of so many lines at a time.
+        """Yield lists of lines, each line as a list of its fields. Empty lines are left out.
 
         Args:
-            count: The number of lines.
+            count: The number of lines in a list, at most.
 
         Raises:
             BrokenFileError: The file is not CSV.

@@ -28,7 +28,7 @@ _BATCHES_AHEAD = 4
 
 
 class Share(Record):
-    """Which records belong to a task: those of the task with this number, of so many that share them."""
+    """The share of one task in the records: its number, and how many tasks share the records."""
 
     number: int = 0
     tasks: int = 1

@@ -6,7 +6,6 @@ import ast
 import difflib
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.training import CACHE
+from tests.storage.clicks import train_and_score_clicks
 from tests.storage.stores import Hdfs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -60,17 +60,7 @@ def test_click_through_rate(run: Run, tmp_path: Path):
 
 @pytest.mark.long
 def test_click_through_rate_from_hdfs_to_hdfs(run: Run, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
-    lines = runpy.run_path(str(EXAMPLES / "ctr_embedding" / "ctr.py"))["titanic_lines"]()
-    for name, part in {"day-1": lines[:800], "day-2": lines[800:-441], "today": lines[-441:]}.items():
-        hdfs.put(f"{name}.txt", "".join(f"{line}\n" for line in part).encode())
-    words = ["--data", hdfs.of("day-*.txt"), "--test", hdfs.of("today.txt"), "--output", hdfs.of("run")]
-    out = run("ctr_embedding/ctr.py", "--epochs", "12", "--ps", "1", *words)
-    assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
-    names = hdfs.names()
-    assert {"run/worker-0/model/ctr.index", "run/worker-0/model/ctr.data-00000-of-00001"} <= {*names}
-    scores = [name for name in names if name.startswith("run/scores/")]
-    assert len(b"".join(map(hdfs.read, scores)).splitlines()) == 441
+    train_and_score_clicks(run, hdfs, monkeypatch)
 
 
 @pytest.mark.long

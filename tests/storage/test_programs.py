@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tests.local.training import CACHE
 from tests.seeing import ROOT
 from tests.slurm.cluster import Cluster
 from tests.ssh.lab import Lab
+from tests.storage.clicks import train_and_score_clicks
 from tests.storage.servers import Servers
 from tests.storage.stores import Hdfs
 
@@ -104,17 +104,7 @@ def number(pattern: str, text: str) -> float:
 
 @pytest.mark.parametrize("backend", ["ssh", "slurm", "kubernetes"], indirect=True)
 def test_clicks(run: Run, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
-    lines = runpy.run_path(str(EXAMPLES / "ctr_embedding" / "ctr.py"))["titanic_lines"]()
-    for name, part in {"day-1": lines[:800], "day-2": lines[800:-441], "today": lines[-441:]}.items():
-        hdfs.put(f"{name}.txt", "".join(f"{line}\n" for line in part).encode())
-    words = ["--data", hdfs.of("day-*.txt"), "--test", hdfs.of("today.txt"), "--output", hdfs.of("run")]
-    out = run("ctr_embedding/ctr.py", "--epochs", "12", "--ps", "1", *words)
-    assert number(r"AUC ([\d.]+) on 441 lines", out) > 0.7
-    names = hdfs.names()
-    assert {"run/worker-0/model/ctr.index", "run/worker-0/model/ctr.data-00000-of-00001"} <= {*names}
-    scores = [name for name in names if name.startswith("run/scores/")]
-    assert len(b"".join(map(hdfs.read, scores)).splitlines()) == 441
+    train_and_score_clicks(run, hdfs, monkeypatch)
 
 
 @pytest.mark.parametrize("backend", ["ssh", "slurm", "kubernetes"], indirect=True)
